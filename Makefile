@@ -122,14 +122,17 @@ bare: setup gpu-kit ## the kit and the trainer's tests as on a bare GPU machine:
 	    $(MAKE) --no-print-directory .tools/bare_tests/ready && $(BIN)/python -m tests.bare $(if $(SMALLEST),--smallest); \
 	else echo "SKIPPED: the bare machine's suite needs Python 3.12: set BARE_PYTHON=/path/to/python3.12"; fi
 
-pictures: setup ## the pictures in docs/pictures, from what `make demo` left; needs chromium
-	$(BIN)/python -m docs.pictures.take $(DEMO)
+pages: setup ## all pages and pictures that are kept in git, from kept runs and tables; needs chromium
+	$(BIN)/python -m experiments.pages
+	$(BIN)/python -m docs.building.pictures
+	$(BIN)/python -m docs.pictures.take
 
 docs: setup ##: the documentation as a site: site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build && echo "site/index.html; with its search: $(BIN)/python -m mkdocs serve"
 
-schema: setup ## regenerate what is made from the trainer's settings: the charts' values schema, tables in docs, the list of codes
+schema: setup ## regenerate what is made from tables in code: the charts' values schema, tables and pictures in docs, the list of codes
 	$(BIN)/python -m docs.building.tables
+	$(BIN)/python -m docs.building.pictures
 	$(BIN)/python -m charts.values_schema charts/run/values.schema.json
 	$(BIN)/python -m docs.building.message_codes docs/codes.md
 
@@ -142,7 +145,7 @@ chart: setup ## start a new strategy chart: make chart NAME=zero9
 lock: .tools/bootstrap/ready ## resolve all requirements again from both pyproject.toml
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/uv.in -o requirements/uv.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml $(TRAINER_DIST)/pyproject.toml $(SPEC_DIST)/pyproject.toml \
-	    --extra hta --extra server --extra prometheus --group dev $(OWN) -o requirements/dev.txt
+	    --extra hta --extra server --extra prometheus --extra wandb --group dev $(OWN) -o requirements/dev.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/quantizer.in -c requirements/dev.txt \
 	    -o requirements/quantizer.txt

@@ -1,10 +1,10 @@
-"""Which micro-batch fits an H100, per image model and strategy, by counting: no device takes part.
+"""Find the micro-batch that fits an H100, per image model and strategy, by counting without a device.
 
     python -m benchmarks.batch_sizes                 # ten minutes of one core; writes reports/batch_sizes.json
-    python -m benchmarks.batch_sizes --only cnn      # models whose names begin like that, beside what is there
+    python -m benchmarks.batch_sizes --only cnn      # models whose names begin like that; others stay in the file
 
-Peak memory of one rank of eight is counted (docs/memory.md) at the micro-batch that the sources give the pair, and at
-twice that. It grows by the same amount for each sample, so that the two give the largest power of two that fits.
+Peak memory of one rank of eight is counted (docs/memory.md) at the sources' micro-batch for the pair, and at twice
+that. It grows by the same amount for each sample, so that the two give the largest power of two that fits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS = "dataset=cifar100 image_size=224 precision=bf16 optimizer=adamw"
 
 
 def main(arguments: list[str]) -> int:
-    """0, or 1 where a count has failed."""
+    """Count all pairs; return 0, or 1 if a count has failed."""
     parser = argparse.ArgumentParser("python -m benchmarks.batch_sizes", None, __doc__)
     parser.add_argument("--only", default="", metavar="MODEL")
     parser.add_argument("--output", type=Path, default=REPORT)
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
                 print(rows[-1], file=sys.stderr, flush=True)
     rows.sort(key=lambda row: (list(MICRO).index(row["model"]), STRATEGIES.index(row["strategy"])))
     content = {
-        "what": f"peak memory of one rank of {RANKS}, counted on fake tensors; no device took part",
+        "what": f"peak memory of one rank of {RANKS}, counted on fake tensors, without a device",
         "date": datetime.now(UTC).date().isoformat(),
         "code": describe_code(),
         "settings": SETTINGS,
@@ -71,8 +71,9 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(model: str, strategy: str, micro: int) -> dict[str, Any]:
-    """The row of a pair: model, strategy, micro_batch_size, peak_gib, per_sample_gib, fits, largest (the largest power
-    of two that fits, at most LARGEST)."""
+    """Return the row of a pair: model, strategy, micro_batch_size, peak_gib, per_sample_gib, fits, largest (the largest
+    power of two that fits, at most LARGEST).
+    """
     found = [count(model, strategy, size) for size in (micro, 2 * micro)]
     row: dict[str, Any] = {"model": model, "strategy": strategy, "micro_batch_size": micro}
     if failed := [each for each in found if isinstance(each, str)]:
@@ -90,7 +91,7 @@ def measure(model: str, strategy: str, micro: int) -> dict[str, Any]:
 
 
 def find_largest(peak_gib: float, per_sample_gib: float, micro: int) -> int:
-    """The largest power of two whose peak is within the budget; 0 = not even one sample is."""
+    """Return the largest power of two whose peak is within the budget; 0 = one sample exceeds it."""
     fixed = peak_gib - per_sample_gib * micro
     size = LARGEST
     while size and fixed + per_sample_gib * size > BUDGET_GIB:
@@ -99,7 +100,7 @@ def find_largest(peak_gib: float, per_sample_gib: float, micro: int) -> int:
 
 
 def count(model: str, strategy: str, micro: int) -> float | str:
-    """GiB, or what went wrong."""
+    """Return GiB, or the error."""
     batch = f"micro_batch_size={micro} global_batch_size={micro * RANKS}"
     settings = f"strategy={strategy} model={model} {SETTINGS} {batch}"
     _, found = count_one(Configuration(f"{model} {strategy} {micro}", settings, ranks=RANKS, labels=100))

@@ -1,15 +1,15 @@
-"""How long training stands still for checkpoints, against plain blocking `torch.distributed.checkpoint.save`.
+"""Measure how long training pauses for checkpoints, against plain blocking `torch.distributed.checkpoint.save`.
 
     OMP_NUM_THREADS=1 python benchmarks/checkpoint_stall.py          # or: make bench-checkpoints
 
 One process on a CPU, gloo; AdamW on linear layers, a state of 420 MB (weights and two moments, fp32). Blocks of 50
-steps take turns, in a new order each round: without checkpoints, with three of the lab's, with three of the peer's, at
-the same steps. The wall time of a block less that of the round's block without any is its stall. The lab's checkpoints
-are whole: copied, written, made durable, hashed, committed, older ones removed; the last of them is waited for between
-the blocks, where the peer has nothing left to do. The peer writes and makes durable the same tensors.
+steps take turns, in a new order each round: without checkpoints, with three of the lab's, with three of the peer's,
+at the same steps. A block's stall is its wall time minus the wall time of the round's block without checkpoints. The
+lab's checkpoints are whole: copied, written, made durable, hashed, committed, older ones removed. The blocks
+wait for the last of them in between, when the peer has finished. The peer writes and makes durable the same tensors.
 
-Beside the blocks the same is taken with a clock around the calls: what `after_step` and what `dcp.save` took. The first
-checkpoint of all takes its memory from the system and is left out, and told apart.
+In addition to the blocks, a clock around the calls measures the time of `after_step` and of `dcp.save`. The first
+checkpoint takes its memory from the system; it is left out, and reported separately.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Bench:
         dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=self.peer_folder / str(self.step))
 
     def run_block(self, save: Callable[[], None] | None) -> tuple[float, list[float]]:
-        """(seconds of the steps, seconds of each call that saves)."""
+        """Return (seconds of the steps, seconds of each call that saves)."""
         calls, began = [], time.perf_counter()
         for i in range(1, STEPS + 1):
             self.step += 1
@@ -119,7 +119,7 @@ def quartiles(values: list[float]) -> str:
 
 
 def measure(rounds: int, layers: int) -> dict[str, Any]:
-    """Seconds of every block and call."""
+    """Return seconds of every block and call."""
     blocks: dict[str, list[float]] = {kind: [] for kind in KINDS}
     calls: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory(prefix="stratlab-checkpoints-") as folder:
@@ -140,7 +140,7 @@ def measure(rounds: int, layers: int) -> dict[str, Any]:
 
 
 def report(found: dict[str, Any]) -> float:
-    """Prints what was found; the ratio that is judged."""
+    """Print the result; return the ratio that is judged."""
     blocks, calls = found["blocks_s"], found["calls_s"]
     without = blocks["without"]
     stalls = {k: [a - b for a, b in zip(blocks[k], without, strict=True)] for k in ("lab", "peer")}

@@ -1,12 +1,12 @@
-"""What tracking, phases, metrics and the profiler's schedule cost the host per step, over a bare loop.
+"""Measure the host's time per step for tracking, phases, metrics and the profiler's schedule, over a bare loop.
 
-    OMP_NUM_THREADS=1 python benchmarks/host_tax.py          # or: make bench
+    OMP_NUM_THREADS=1 python benchmarks/host_tax.py # or: make bench
 
 The model is 25 linear layers (50 parameter tensors) with SGD, batch 8, one process, CPU. The real loop and a bare one
 take turns step by step, so that both see the same machine: noise of a shared host was larger than the tax otherwise.
 Counted are steps 101 to 600 in windows of `log_every` steps (each holds one write of the metrics); the median window
-is printed. CPU time of the process, because wall time on a shared machine measures the neighbours. `alone` is the same
-loop around an engine that computes nothing: no noise of the model, no pressure of it on the caches.
+is printed. CPU time of the process, because wall time on a shared machine measures the neighbours. `alone` is the
+same loop around an engine that computes nothing: no noise of the model, no pressure of it on the caches.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ TARGET_US = 60.0
 
 
 class BarePhases:
-    """The engine's phases without clocks or labels: stands in for `Phases` in the bare loop."""
+    """The engine's phases without clocks or labels, in place of `Phases` in the bare loop."""
 
     forward = backward = optimizer = nullcontext()
 
 
 class IdleEngine:
-    """Enters the phases and computes nothing."""
+    """Enter the phases without computing."""
 
     def __init__(self, phases: Phases) -> None:
         self._phases = phases
@@ -88,7 +88,7 @@ class Layers(Learner):
 
 
 def build_bench_run(folder: Path) -> Run:
-    """One process, no profile but the default one."""
+    """Return one process, no profile but the default one."""
     config = Config(run="bench", results=str(folder), optimizer="sgd", profile_first_step=20)
     world = read_world(os.environ)
     plan = resolve_plan(config, world.size, world.local_size, config.global_batch_size)
@@ -102,9 +102,9 @@ def build_engine(run: Run, phases: object) -> TorchEngine:
 
 
 def time_steps(run: Run, engine: Any, phases: Phases, batch: Batch) -> tuple[list[float], list[float]]:
-    """CPU microseconds per step of the real loop and of the bare one, of windows of steps 101 to 600.
+    """Return CPU microseconds per step of the real loop and of the bare one, of windows of steps 101 to 600.
 
-    The bare step runs inside the real loop's `next_batch`, and its time is taken out.
+    The bare step runs inside the real loop's `next_batch`, and its time is subtracted.
     """
     config = run.config
     run.folder.create()

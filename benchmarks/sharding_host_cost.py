@@ -1,13 +1,13 @@
-"""What sharding costs the host: CPU time per step and per parameter tensor, as ratios to ddp in the same run.
+"""Measure the host's cost of sharding: CPU time per step and per parameter tensor, as ratios to ddp in the same run.
 
     OMP_NUM_THREADS=1 python benchmarks/sharding_host_cost.py
 
-Two stacks of small linear layers, with 50 and with 400 parameter tensors, SGD, batch 4 per process, 2 processes, gloo.
-Every rank holds one engine per strategy and steps them in turn, round after round, so that all see the same machine;
-CPU time of the process, because wall time on a shared machine measures the neighbours. The cost per parameter is the
-slope between the two models: (median of 400 - median of 50) / 350. In zero3 no parameter is kept whole, as in a large
-model. The model's own arithmetic and gloo's threads count too. It measures the host's work, not a device: no statement
-about speed on a GPU.
+Two stacks of small linear layers, with 50 and with 400 parameter tensors, SGD, batch 4 per process, 2 processes,
+gloo. Every rank holds one engine per strategy and steps them in turn, round after round, so that all see the same
+machine. It is CPU time of the process, because wall time on a shared machine includes its other processes. The cost
+per parameter is the slope between the two models: (median of 400 - median of 50) / 350. In zero3 no parameter is kept
+whole, as in a large model. The model's own arithmetic and gloo's threads count too. It measures the host's work, not
+a device: no statement about speed on a GPU.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def build(strategy: str, parameters: int) -> Engine:
 
 
 def measure(rank: int, store: str, out: str, rounds: int, steps: int) -> None:
-    """One rank: CPU microseconds per step of every strategy, one value per round."""
+    """Run one rank: CPU microseconds per step of every strategy, one value per round."""
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE), LOCAL_WORLD_SIZE=str(WORLD_SIZE)
     )
@@ -112,7 +112,7 @@ def measure(rank: int, store: str, out: str, rounds: int, steps: int) -> None:
 
 
 def table(found: dict[str, dict[str, list[float]]], rounds: int, steps: int) -> str:
-    """Medians with quartiles, ratios to ddp of the same round, and the slope per parameter."""
+    """Return medians with quartiles, ratios to ddp of the same round, and the slope per parameter."""
     per_size = f"{'us/step':>10} {'quartiles':>19} {'to ddp':>13}"
     lines = [
         f"{'':6}" + "".join(f"{size + ' parameters':>44}" for size in found) + f"{'per parameter':>24}",

@@ -1,10 +1,10 @@
-"""The operations files that come with stratlab, counted again from the settings that they keep.
+"""Count the operations files that come with stratlab again, from the settings that they keep.
 
-    python benchmarks/shipped_operations.py                      # which differ from what is counted now: 9 minutes
-    python benchmarks/shipped_operations.py qwen2.5-3b-zero3-8   # of these alone
+    python benchmarks/shipped_operations.py                      # list files that differ from today's counts: 9 minutes
+    python benchmarks/shipped_operations.py qwen2.5-3b-zero3-8   # only these
     python benchmarks/shipped_operations.py --write qwen2.5-3b-zero3-8
 
-On no device. Ends with 1 where a file differs and is not written.
+Needs no device. Ends with 1 if a file differs and is not written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTED = ("peak_bytes", "between_steps_bytes", "collective_bytes", "windows")
 
 
 def main(arguments: list[str]) -> int:
-    """0 where all are as counted, or written; 1 where one is not; 2 where there is no such file."""
+    """Compare the files; return 0 if all are as counted, or written; 1 if a file differs; 2 for a missing file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     paths = [given.folder / f"{name}.json" for name in given.names] or sorted(given.folder.glob("*.json"))
     if missing := [path.stem for path in paths if not path.is_file()]:
-        print(f"{given.folder} holds no {', '.join(missing)} [SL-shipped-missing]", file=sys.stderr)
+        print(f"{given.folder}: {', '.join(missing)} missing [SL-shipped-missing]", file=sys.stderr)
         return 2
     warnings.filterwarnings("ignore")  # of libraries, about tensors without storage
     differ = 0
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
 
 def count_again(kept: Mapping[str, Any], ranks: int) -> dict[str, Any]:
-    """A file's content as it is counted now."""
+    """Return a file's content by today's count."""
     fields = Config.model_fields
     own = {name: value for name, value in kept["settings"].items() if value != fields[name].default}
     env = {f"{PREFIX}{name.upper()}": _written(value) for name, value in own.items()}
@@ -79,7 +79,7 @@ def _written(value: Any) -> str:
 
 
 def find_changes(kept: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
-    """What is counted otherwise today, in words."""
+    """Yield the differences from today's count, in words."""
     if kept["key"] != found["key"]:
         yield f"key {kept['key']} is {found['key']}"
     before, now = (

@@ -1,13 +1,13 @@
 """Speed and memory of our trace analysis against Holistic Trace Analysis, on the same files in the same run.
 
-    python -m benchmarks.traces                       # everything: 40 minutes on two busy cores, most of it HTA
-    python -m benchmarks.traces --events 100000 400000 --ranks 1 8
+    python -m benchmarks.traces # everything: 40 minutes on two busy cores, most of it HTA python -m benchmarks.traces
+    --events 100000 400000 --ranks 1 8
 
 Traces are simulated GPU traces in Kineto's formatting (tests/stratlab/simulated). Each tool reads each file in a
-process of its own. Ours: everything of an analysis but HTA, merging and pages: decoding, the partition of every step,
-kernels, collectives, idle time, memory. HTA (traceinsight): loading, temporal breakdown, overlap of communication.
-CPU time is user and system time of the process; memory is its peak resident size above what it had after its imports.
-The slope is the increase of memory per event between the smallest and the largest file.
+process of its own. Ours: everything of an analysis except HTA, merging and pages: decoding, the partition of every
+step, kernels, collectives, idle time, memory. HTA (traceinsight): loading, temporal breakdown, overlap of
+communication. CPU time is user and system time of the process; memory is its peak resident size minus the size after
+its imports. The slope is the increase of memory per event between the smallest and the largest file.
 
 Many ranks: 8 simulated ranks of one team, each read as often as it takes, so that 512 ranks need no 45 GB of disk.
 Memory there is the sum of the peaks of all processes, imports included.
@@ -43,7 +43,7 @@ MIB = 2**20
 
 
 def write_traces(folder: Path, ranks: int, events: int) -> tuple[list[Path], int]:
-    """Traces of at least so many events (of any kind) per rank, and how many the first one has."""
+    """Write traces of at least `events` events (of any kind) per rank; return the paths and the first file's events."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"rank{rank}_trace.json" for rank in range(ranks)]
     written = 0
@@ -63,13 +63,13 @@ def write_traces(folder: Path, ranks: int, events: int) -> tuple[list[Path], int
 
 
 def peak_bytes(pid: int | str = "self") -> int:
-    """The highest resident size so far. Not ru_maxrss: that one remembers the parent's size from before exec."""
+    """Return the highest resident size so far. ru_maxrss would include the parent's size from before exec."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def run_ours(path: str) -> dict[str, Any]:
-    """The whole analysis of one rank."""
+    """Return the whole analysis of one rank."""
     from stratlab.analysis.measure import measure_traces
 
     before, began = peak_bytes(), time.process_time()
@@ -81,7 +81,7 @@ def run_ours(path: str) -> dict[str, Any]:
 
 
 def run_hta(path: str) -> dict[str, Any]:
-    """Loading and two analyses."""
+    """Time loading and two analyses."""
     import logging
     import warnings
 
@@ -100,7 +100,7 @@ def run_hta(path: str) -> dict[str, Any]:
 
 
 def run_ranks(folder: str, ranks: int) -> dict[str, Any]:
-    """The whole analysis of so many ranks, in as many processes as there are cores."""
+    """Run the whole analysis of `ranks` ranks, in as many processes as there are cores."""
     from stratlab.analysis.measure import measure_traces
 
     variants = sorted(Path(folder).glob("rank*_trace.json"))
@@ -126,7 +126,7 @@ def run_ranks(folder: str, ranks: int) -> dict[str, Any]:
 
 
 def _watch_peaks(peaks: dict[int, int], stop: threading.Event) -> None:
-    """VmHWM of this process and its children, which the kernel keeps, so nothing between two looks is lost."""
+    """Watch VmHWM of this process and its children; the kernel keeps the peaks, so that samples do not miss any."""
     while not stop.wait(0.2):
         for pid in [os.getpid(), *(child.pid for child in multiprocessing.active_children() if child.pid)]:
             with suppress(OSError, StopIteration):  # it has just ended
@@ -134,7 +134,7 @@ def _watch_peaks(peaks: dict[int, int], stop: threading.Event) -> None:
 
 
 def run_apart(*arguments: str) -> dict[str, Any]:
-    """One measurement in a process of its own."""
+    """Return one measurement in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.traces", "--measure", *arguments]
     environment = os.environ | {"HTA_DISABLE_NS_ROUNDING": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -145,7 +145,7 @@ def run_apart(*arguments: str) -> dict[str, Any]:
 
 
 def compare_sizes(folder: Path, sizes: list[int]) -> dict[str, Any]:
-    """Ours and HTA on files of growing size."""
+    """Compare ours and HTA on files of growing size."""
     rows = []
     for size in sizes:
         (path,), events = write_traces(folder, 1, size)
@@ -165,7 +165,7 @@ def compare_sizes(folder: Path, sizes: list[int]) -> dict[str, Any]:
 
 
 def _slope(rows: list[dict[str, Any]], name: str) -> float | None:
-    """Bytes per event between the smallest and the largest file that went through."""
+    """Return bytes per event between the smallest and the largest file that went through."""
     done = [row for row in rows if "peak_bytes" in row[name]]
     if len(done) < 2:
         return None
@@ -175,7 +175,7 @@ def _slope(rows: list[dict[str, Any]], name: str) -> float | None:
 
 
 def compare_ranks(folder: Path, counts: list[int]) -> list[dict[str, Any]]:
-    """Growing numbers of ranks."""
+    """Measure growing numbers of ranks."""
     _say(f"writing {TEAM} ranks of {PER_RANK:,} events ...")
     _, events = write_traces(folder, TEAM, PER_RANK)
     rows = []

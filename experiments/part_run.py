@@ -45,7 +45,8 @@ def run_part(part: Part, out: Path, keep: Path, parts: int) -> Outcome:
         complaints.append("its small form was changed meanwhile: run it again [SL-form-changed]")
     outcome = Outcome(part.full_name, time.monotonic() - began, complaints, report)
     kept = keep / part.experiment / "result" / part.name
-    keep_result(folder / "report", kept, outcome, " ".join([*command, "FOLDER"]), parts, form)
+    runs = None if complaints else next(folder.glob(f"runs/{report['comparison']}"))
+    keep_result(folder / "report", kept, outcome, " ".join([*command, "FOLDER"]), parts, form, runs)
     return outcome
 
 

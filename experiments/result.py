@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ from typing import Any
 from rich.console import Console
 
 from experiments.catalogue import FOLDER
+from experiments.kept_runs import ARCHIVE, PLACE, pack_runs, unpack_runs
+from stratlab.api import compare
 from stratlab.compare.terminal_view import build_screen
 from stratlab.drawing import drop_file_links
 
@@ -75,15 +78,22 @@ def find_complaints(report: Mapping[str, Any], expected: Sequence[str]) -> list[
 
 
 def keep_result(
-    report_folder: Path, part_folder: Path, outcome: Outcome, command: str, parts: int, form: str
+    report_folder: Path,
+    part_folder: Path,
+    outcome: Outcome,
+    command: str,
+    parts: int,
+    form: str,
+    runs: Path | None,
 ) -> None:
-    """Fills the part's folder below result/, as a whole: the report, the table as a text, and how it came to be.
+    """Fills the part's folder below result/, as a whole: runs, report, table as a text, and how it came to be.
 
     What was kept before stays where this outcome is not as it must be.
 
     Args:
         parts: of the experiment.
         form: of catalogue.Part.form.
+        runs: the folder of the comparison; None = there is none.
     """
     new, old = (part_folder.with_name(f".{part_folder.name}.{age}") for age in ("new", "old"))
     if old.is_dir() and not part_folder.exists():  # somebody was stopped between two renames
@@ -93,7 +103,11 @@ def keep_result(
     for folder in (new, old):
         shutil.rmtree(folder, ignore_errors=True)
     new.mkdir(parents=True)
-    _fill(new, report_folder, outcome, parts)
+    if runs is None:
+        _fill(new, report_folder, outcome.report, parts)
+    else:
+        pack_runs(runs, new / ARCHIVE, report_folder.parent, with_traces=False)
+        draw_pages(new / ARCHIVE, new, parts)
     facts = describe_outcome(outcome, command) | {"form": form}
     (new / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     if part_folder.exists():
@@ -102,20 +116,34 @@ def keep_result(
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _fill(folder: Path, report_folder: Path, outcome: Outcome, parts: int) -> None:
+def _fill(folder: Path, report_folder: Path, report: Mapping[str, Any], parts: int) -> None:
     for name in KEPT:
         if (report_folder / name).is_file():
             text = take_folder_out((report_folder / name).read_text(), report_folder.parent)
-            text = drop_file_links(text) if name.endswith(".html") else text  # the runs are not kept
+            text = drop_file_links(text) if name.endswith(".html") else text  # they would lead to nothing
             if name != "report.html" or (parts <= MOST_PAGES and len(text.encode()) <= MOST_PAGE_BYTES):
                 (folder / name).write_text(text)
-    if outcome.report:
-        (folder / "table.txt").write_text(draw_table(outcome.report))
+    if report:
+        (folder / "table.txt").write_text(draw_table(report))
+
+
+def draw_pages(archive: Path, into: Path, parts: int) -> None:
+    """Report, page and table from kept runs, as today's program draws them.
+
+    Args:
+        into: gets the files of KEPT and table.txt.
+        parts: of the experiment.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name).resolve()
+        runs = unpack_runs(archive, place / "runs")
+        report = compare(runs, output=place / "report")
+        _fill(into, place / "report", report, parts)
 
 
 def take_folder_out(text: str, folder: Path) -> str:
     """A report that names no folder of this machine, not even by the first letters that a page shows of a path."""
-    text = text.replace(str(folder), "FOLDER")
+    text = text.replace(str(folder), PLACE)
     return re.sub(r'(<span title="FOLDER[^"]*">)[^<]*(</span>)', r"\1FOLDER/…\2", text)
 
 

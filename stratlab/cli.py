@@ -21,6 +21,7 @@ from stratlab.commands.local import demo, rehearse, render
 from stratlab.commands.mlflow import export, metrics, mlflow, verify
 from stratlab.commands.predict import predict
 from stratlab.commands.results import fetch, list_runs, remove
+from stratlab.commands.run import run
 from stratlab.commands.sweep import sweep
 from stratlab.user_error import UserError
 
@@ -42,6 +43,7 @@ def start(
     """Find out which distributed-training strategy is best for your model on your GPUs."""
 
 
+app.command(short_help="Train a model with a strategy, or compare several, by one line.")(run)
 app.command(short_help="Compare three strategies on this machine, as a demonstration.")(demo)
 app.command(short_help="Run strategy charts on this machine, as processes.")(rehearse)
 app.command(short_help="Print a script that starts a run without Kubernetes.")(render)
@@ -58,7 +60,7 @@ app.command(short_help="Analyze the traces of a run.")(analyze)
 app.command(short_help="Check that a finished run is complete, here and in MLflow.")(verify)
 app.command(short_help="Compare the runs of a folder or of an MLflow experiment.", cls=JsonOrFile)(compare)
 app.command(short_help="Serve the MLflow store of a rehearsal.")(mlflow)
-app.add_typer(export, name="export", short_help="Write files for other programs: TensorBoard.")
+app.add_typer(export, name="export", short_help="Export runs to TensorBoard or Weights & Biases.")
 app.add_typer(metrics, name="metrics", short_help="Send missing metrics to MLflow; serve runs to Prometheus.")
 
 

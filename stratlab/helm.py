@@ -86,7 +86,7 @@ def _find_wishes(text: str, settings: Sequence[str], values: Sequence[Path]) -> 
 
 
 def _find_value(name: str, settings: Sequence[str], values: Sequence[Path]) -> str | None:
-    """Return the last value set for `run.config.<name>`; None = it was set in another way."""
+    """Return the last value set for `run.config.<name>`; None = it was not set like this."""
     for setting in reversed([part for text in settings for part in text.split(",")]):
         key, equals, value = setting.partition("=")
         if equals and key.strip() == f"{CONFIG}{name}":
@@ -289,7 +289,7 @@ def write_values(values: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def _hint_at_charts(folder: Path, wanted: str = "") -> str:
-    """Return the chart with the nearest name, or the charts in `folder`, else in `charts`; "" = no chart is there."""
+    """Return the chart with the nearest name, or the charts in `folder`, else in `charts`; "" = without any chart."""
     for place in dict.fromkeys((folder, Path("charts"))):
         charts = place.glob("*/Chart.yaml")
         if known := sorted(path.parent.name for path in charts if "type: library" not in path.read_text()):

@@ -1,6 +1,6 @@
 """Serve the newest numbers of runs as Prometheus gauges, read from their folders at each scrape.
 
-The exporter keeps no state and changes no run: the trainer writes metrics.jsonl as always.
+The exporter is stateless and does not change runs: the trainer writes metrics.jsonl as always.
 """
 
 from __future__ import annotations

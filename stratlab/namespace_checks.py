@@ -101,7 +101,7 @@ def check_gpus(connection: Connection) -> Iterator[Finding]:
 
 
 def offers_gpus(connection: Connection) -> bool:
-    """Return whether a node that accepts pods offers GPUs, as far as nodes are readable."""
+    """Return whether a node that accepts pods offers GPUs, if nodes are readable."""
     nodes = ask(connection, "/api/v1/nodes")
     return isinstance(nodes, dict) and any(count_offered(nodes["items"]).values())
 

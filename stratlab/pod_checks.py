@@ -181,7 +181,7 @@ def judge_sharing(
 
 
 def judge_image(subject: str, image: str, result: Finished | ClusterError) -> Finding:
-    """Judge whether a container of the image started; a pod refused for another reason gives no verdict."""
+    """Judge whether a container of the image started; a pod rejected for another reason does not count."""
     if isinstance(result, Finished):
         if result.exit_code != 128:
             return Finding("ok", subject, f"{image} starts")
@@ -235,7 +235,7 @@ def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:
         seen = f"{uri} answers {status}, {found} [SL-check-mlflow-redirect]"
         return Finding("problem", "MLflow", seen, fix)
     if status in (401, 403):
-        seen = f"{uri} asks for credentials ({status}) [SL-check-mlflow-credentials]"
+        seen = f"{uri} requires credentials ({status}) [SL-check-mlflow-credentials]"
         return Finding("warning", "MLflow", seen, "pass them to the runs as a Secret")
     if status is None and explain_untrusted(text):
         fix = "set the authority: --certificates configMap/NAME/ca.crt here, run.certificates of every run"

@@ -81,7 +81,7 @@ class Processes:
     def stop(self, grace_s: float = 10.0) -> None:
         """End all processes: send SIGTERM to the groups; kill the rest once they are gone, or after `grace_s`.
 
-        In a container, too, the remaining processes are killed as soon as its first process has ended.
+        Also in a container, the remaining processes are killed as soon as its first process has ended.
         """
         for process in self._running():
             _signal_group(process.pid, signal.SIGTERM)
@@ -118,7 +118,7 @@ def _end_with_parent() -> None:
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Return whether the process has ended, also asking the kernel.
 
-    `process.poll` and `process.wait` fail for ever if a signal's handler raised while either held Popen's lock
+    `process.poll` and `process.wait` always fail if a signal's handler raised while either held Popen's lock
     (subprocess.py, `_internal_poll` and `_wait`).
     """
     if process.poll() is not None:

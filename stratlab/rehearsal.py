@@ -39,7 +39,7 @@ from stratlab.run_directory.outcome import has_ended, read_events
 from stratlab.run_directory.places import find_page
 from stratlab.traces.discover import MANIFEST, read_dropped
 from stratlab.tracking_server import run_server
-from stratlab.trainer_program import TRAINER, Refused, ask_trainer, raise_refused
+from stratlab.trainer_program import TRAINER, Refused, ask_trainer, list_notes, raise_refused
 from stratlab_spec.exit_codes import ACCELERATORS_MISSING, PEER_LOST, STORAGE_FULL
 from stratlab_spec.run_directory import REHEARSAL_PID
 
@@ -59,7 +59,7 @@ SEPARATOR = re.compile(r"(?<!\\),")
 
 @dataclass(frozen=True)
 class LocalPodEnd:
-    """Describe how a pod ended; `stopped` only if another pod had failed and this one continued."""
+    """Describe how a pod ended; `stopped` only if another pod had failed and this pod continued."""
 
     pod: str
     log: Path
@@ -118,7 +118,7 @@ def run_pods(
 def deciding_end(ends: Sequence[LocalPodEnd]) -> LocalPodEnd:
     """Return the end that decides the run: a permanent failure first, then a signal, then 134; among equals the first.
 
-    A code below 128 is permanent: the operator fails the job for it, whatever the other codes are. 134 means 'a peer
+    A code below 128 is permanent: the operator fails the job for it, with any other codes. 134 means 'a peer
     was lost', so a pod with another code is the peer.
     """
     failed = [end for end in ends if end.code and not end.stopped]
@@ -300,6 +300,8 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
     if answers.reason:
         display.say(f"the settings could not be checked beforehand: {answers.reason}")
     raise_refused(answers, runs)
+    for note in list_notes(answers, len(runs)):
+        display.say(note)
 
 
 def rehearse_run(run: PlannedRun, request: RehearsalRequest, display: Display) -> RunEnd:
@@ -344,7 +346,7 @@ def _train_and_analyze(run: PlannedRun, analysis: bool, display: Display) -> Run
 def _has_final_traces(run_dir: Path, code: int) -> bool:
     """Return whether no further traces will come: after a code from 128 a cluster would start the run again.
 
-    An unfinished attempt belongs to another start, because of which this one was refused.
+    An unfinished attempt belongs to another start, because of which this start was rejected.
     """
     has_traces = (run_dir / "traces" / "manifest.json").is_file()
     return code < 128 and has_traces and has_ended(read_events(run_dir))

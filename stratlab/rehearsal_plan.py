@@ -56,8 +56,8 @@ def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
                 )
             if first := pod.get("initContainers"):
                 raise UserError(
-                    f"PyTorchJob {name}: the init container {first[0]['name']} runs in an image of its own, which no "
-                    "rehearsal has: leave the cluster's values file out, or --set run.pod.initContainers=null "
+                    f"PyTorchJob {name}: the init container {first[0]['name']} runs in an image of its own, which a "
+                    "rehearsal lacks: leave the cluster's values file out, or --set run.pod.initContainers=null "
                     "[SL-init-container]"
                 )
             names = f"{name}-{role.lower()}-{index}", f"node{len(pods)}"

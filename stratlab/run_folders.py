@@ -265,7 +265,7 @@ def check_target(target: Path, replace: bool) -> None:
         )
     if target.is_symlink() or not target.is_dir() or not _is_ours(target):
         raise UserError(
-            f"{target}: is neither a run nor a comparison, and is not replaced; --output sets another place "
+            f"{target}: is not a run or a comparison, so it is not replaced; --output sets another place "
             "[SL-fetch-over-other]"
         )
 

@@ -260,8 +260,8 @@ def build_script(request: RenderRequest) -> tuple[str, list[str]]:
     starter = request.starter
     if (starter == "hostfile") != (request.hostfile is not None):
         raise UserError(
-            "--for hostfile needs --hostfile FILE, and no other starter accepts it: gpu-node-01 slots=8, a line each "
-            "[SL-hostfile-option]"
+            "--for hostfile needs --hostfile FILE, and no other starter accepts it; its lines are like "
+            "gpu-node-01 slots=8 [SL-hostfile-option]"
         )
     if request.repeats > 1 and starter != "slurm":
         raise UserError(
@@ -299,7 +299,7 @@ def find_unwritable(start: Start, starter: str) -> Iterator[str]:
 
 
 def check(start: Start) -> list[str]:
-    """Check the settings with the trainer, as far as another machine allows; return a sentence about unchecked ones.
+    """Check the settings with the trainer, if another machine can check them; return a sentence about unchecked ones.
 
     Raises:
         Refused: with every message.

@@ -72,7 +72,7 @@ def serve_store(folder: Path, port: int | None, say: Callable[[str], None]) -> i
     check_folder(folder, "the --mlflow folder of a rehearsal")
     if not (folder / "mlflow.db").is_file():
         raise NothingThere(
-            f"{folder}: holds no mlflow.db; use the --mlflow folder of a rehearsal [SL-mlflow-store-absent]"
+            f"{folder}: mlflow.db is missing; use the --mlflow folder of a rehearsal [SL-mlflow-store-absent]"
         )
     with _running_server(folder, port, say) as (uri, process):
         say(f"MLflow is ready: {uri} (Ctrl-C ends it)")

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +85,14 @@ class Answers:
     Attributes:
         refused: run -> (exit code, sentences).
         reason: why the trainer is unavailable, else "".
+        notes: run -> sentences about a run that may start.
         is_absent: whether the reason is that stratlab's trainer cannot be started here.
     """
 
     refused: Mapping[str, tuple[int, Sequence[str]]]
     reason: str = ""
     is_absent: bool = False
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def ask_trainer(
@@ -118,7 +120,10 @@ def ask_trainer(
             return Answers({}, absence, is_absent=True)
         words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         return Answers({}, words[-1])
-    return Answers({name: (each["code"], each["problems"]) for name, each in found.items() if each["code"]})
+    return Answers(
+        {name: (each["code"], each["problems"]) for name, each in found.items() if each["code"]},
+        notes={name: each["notes"] for name, each in found.items() if each.get("notes")},
+    )
 
 
 def _ask(
@@ -161,12 +166,26 @@ def list_refusals(
     Args:
         runs: as sent to the trainer; for runs on several nodes the message names the source of their processes.
     """
+    problems = {
+        name: [_divide_processes(name_settings(each), (runs or {}).get(name, {})) for each in found]
+        for name, (_, found) in answers.refused.items()
+    }
+    return _name_once(problems, count)
+
+
+def list_notes(answers: Answers, count: int) -> list[str]:
+    """Return every note about runs that may start once, as `list_refusals` returns messages."""
+    return _name_once({name: [*map(name_settings, notes)] for name, notes in answers.notes.items()}, count)
+
+
+def _name_once(sentences: Mapping[str, Sequence[str]], count: int) -> list[str]:
     about: dict[str, list[str]] = {}
-    for name, (_, problems) in answers.refused.items():
-        for problem in problems:
-            told = _divide_processes(name_settings(problem), (runs or {}).get(name, {}))
-            about.setdefault(told, []).append(name)
-    return [problem if count == 1 else f"{', '.join(names)}: {problem}" for problem, names in about.items()]
+    for name, found in sentences.items():
+        for sentence in found:
+            about.setdefault(sentence, []).append(name)
+    return [
+        sentence if count == 1 else f"{', '.join(names)}: {sentence}" for sentence, names in about.items()
+    ]
 
 
 def name_settings(problem: str) -> str:

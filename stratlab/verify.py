@@ -238,7 +238,7 @@ def _check_mlflow_run(
     differences = list(compare_points(expected, held))
     total = sum(len(points) for points in expected.values())
     if differences or not total:
-        text = "; ".join(differences) or "metrics.jsonl holds no numbers [SL-verify-no-numbers]"
+        text = "; ".join(differences) or "metrics.jsonl lacks numbers [SL-verify-no-numbers]"
         yield Check("mlflow metrics", "failed", text)
     else:
         older = sum(key != name for key, name in names.items())

@@ -1,7 +1,7 @@
 """Watch one run on the cluster to its end, then its analysis; the exit code is the run's outcome.
 
 `await_workload` finds the release, also if its resource appears after the start of the command. `Sources` fill one
-queue from one thread for each kind of object, and one for the log of rank 0.
+queue from one thread per type of object, and one for the log of rank 0.
 """
 
 from __future__ import annotations

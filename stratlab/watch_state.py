@@ -237,7 +237,7 @@ class Picture:
 
     @property
     def rank_pods(self) -> list[tuple[Mapping[str, Any], int | None]]:
-        """Return the training pods with their node ranks; None for the launcher of an MPIJob, which holds no ranks."""
+        """Return the training pods with their node ranks; None for an MPIJob's launcher, which does not run ranks."""
         return [(pod, node_rank(pod, self.workload.has_master)) for pod in self.training_pods]
 
     @property

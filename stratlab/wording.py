@@ -88,6 +88,38 @@ def fit_digits(values: Iterable[float]) -> int:
     return 1 if largest >= 100 else 2 if largest >= 10 else 3 if largest >= 1 else 4
 
 
+def format_range(values: Iterable[object], unit: str = "", digits: int | None = None) -> str:
+    """Format the least and the largest number with their unit; "" without a number.
+
+    >>> format_range([3.5, None, 1.25], "ms"), format_range([2, 2], "%"), format_range([None])
+    ('1.25 to 3.5 ms', '2 %', '')
+    """
+    known = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
+    if not known:
+        return ""
+    ends = dict.fromkeys(format_number(value, digits) for value in (min(known), max(known)))
+    return f"{' to '.join(ends)} {unit}".rstrip()
+
+
+def name_few(names: Sequence[str], most: int = 4) -> str:
+    """Name the first of many.
+
+    >>> name_few(["a", "b", "c"]), name_few([*"abcdef"])
+    ('a, b, c', 'a, b, c, d, 2 more')
+    """
+    more = len(names) - most
+    return ", ".join([*names[:most], *([f"{more} more"] if more > 0 else [])])
+
+
+def quote(name: object) -> str:
+    """Set a name that a user chose apart from the words around it.
+
+    >>> quote("failed")
+    '“failed”'
+    """
+    return f"“{name}”"
+
+
 def format_fact(value: object) -> str:
     """Format a setting or a fact as YAML: true and false.
 
@@ -133,5 +165,5 @@ def _ask_several(word: str, known: Iterable[str]) -> str:
 
 
 def capitalize(sentence: str) -> str:
-    """Return the sentence with a capital first letter; the other letters stay, as those of names."""
+    """Return the sentence with a capital first letter; the other letters stay, as in names."""
     return f"{sentence[:1].upper()}{sentence[1:]}"

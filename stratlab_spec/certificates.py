@@ -1,7 +1,7 @@
-"""A certificate authority of one's own, trusted beside those of this machine: STRATLAB_CA_FILE, as the charts set it.
+"""Trust a user's own certificate authority in addition to this machine's: STRATLAB_CA_FILE, as the charts set it.
 
-Libraries take one file in place of their own list, so both go into one file. Processes started later inherit the
-variables. Standard library only: every start of a command calls it.
+Libraries take one file instead of their own list, so both are written into one file. Processes started later inherit
+the variables. Standard library only, because every start of a command calls it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ UNTRUSTED = "certificate verify failed"
 
 
 class CertificateAbsent(ValueError):
-    """The given file holds no certificate."""
+    """The given file is not a certificate."""
 
 
 def write_bundle(environ: MutableMapping[str, str]) -> None:
-    """Name a file with all authorities in the variables that libraries read, where the user has named none.
+    """Set the variables that libraries read to a file with all authorities, unless the user has set them.
 
-    A given file that does not exist is left out: a rehearsal of a cluster's values has none.
+    A given file that does not exist is ignored: a rehearsal with a cluster's values does not have it.
 
     Raises:
         CertificateAbsent: the file holds no certificate.
@@ -37,7 +37,7 @@ def write_bundle(environ: MutableMapping[str, str]) -> None:
     own = given.read_text(errors="replace")
     if MARK not in own:
         raise CertificateAbsent(
-            f"{GIVEN}={given}: holds no certificate; expected PEM, which begins with {MARK} [SL-certificate-absent]"
+            f"{GIVEN}={given}: expected a certificate in PEM, which begins with {MARK} [SL-certificate-absent]"
         )
     with tempfile.NamedTemporaryFile("w", prefix="stratlab-ca-", suffix=".pem", delete=False) as file:
         file.write("\n".join([*_read_known(), own]))
@@ -47,12 +47,12 @@ def write_bundle(environ: MutableMapping[str, str]) -> None:
 
 
 def is_untrusted(failure: BaseException | str) -> bool:
-    """Whether the other side's certificate was not trusted."""
+    """Return whether the other side's certificate was not trusted."""
     return UNTRUSTED in str(failure).lower()
 
 
 def _read_known() -> list[str]:
-    """The authorities of Python, and those of certifi, which its libraries read."""
+    """Return the authorities of Python and of certifi, which its libraries read."""
     paths = {ssl.get_default_verify_paths().cafile}
     if (brought := find_spec("certifi")) and brought.origin:
         paths.add(str(Path(brought.origin).with_name("cacert.pem")))

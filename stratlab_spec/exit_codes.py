@@ -38,7 +38,7 @@ REASONS = {
     TERMINATED: "stopped from outside",
 }
 
-# What gloo, NCCL and the rendezvous store say on the survivors when another process has gone.
+# Messages of gloo, NCCL and the rendezvous store on the survivors when another process has ended.
 PEER_GONE_WORDS = ("connection closed by peer", "connection reset by peer", "broken pipe")
 PEER_LOST_WORDS = (
     *PEER_GONE_WORDS,
@@ -60,23 +60,23 @@ STORAGE_FULL_WORDS = (
     "file too large",  # the longest file that the process or the volume allows
     "pytorchstreamwriter failed writing",  # torch.save
     "iostream error",  # torch.save to a path (torch 2.13)
-    "unexpected pos",  # torch.save, when it closes what it could not write; it takes the place of the one above
+    "unexpected pos",  # torch.save, when it closes an incomplete file; it replaces the one above
 )
 STORAGE_FULL_ERRNOS = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
     errno.EROFS,  # a broken file system is read-only,
-    errno.EIO,  # and so it answers for what was being written when it broke
+    errno.EIO,  # and it also appears for a volume that fails during a write
 )
 
 
 class DataMissing(Exception):
-    """The data set or the model is not there, or cannot be read as configured."""
+    """The data set or the model is missing, or cannot be read as configured."""
 
 
 class AcceleratorsMissing(Exception):
-    """The run asks for accelerators, and its processes would not find one each."""
+    """The run needs accelerators, and its processes would not find one each."""
 
 
 class NotFinite(Exception):
@@ -84,7 +84,7 @@ class NotFinite(Exception):
 
 
 class StorageFull(Exception):
-    """A volume has no space left, and it is of no use to go on without."""
+    """A volume has no space left, and the run cannot continue without it."""
 
 
 class FolderGone(StorageFull):
@@ -96,19 +96,19 @@ class NoProgress(Exception):
 
 
 class PeerLost(Exception):
-    """Another process has given up, and this one cannot go on without it."""
+    """Another process has failed, and this process cannot continue without it."""
 
 
 class Stopped(Exception):
-    """Somebody has told a rank to stop, and all of them have agreed on where."""
+    """A rank received a signal to stop, and all ranks have agreed on the step."""
 
 
 class DeadlinePassed(Exception):
-    """The time that the run was given is over."""
+    """The run's time is over."""
 
 
 class OutOfMemory(Exception):
-    """The memory of a device did not suffice."""
+    """A device ran out of memory."""
 
 
 REFUSALS: dict[type[Exception], int] = {
@@ -119,7 +119,7 @@ REFUSALS: dict[type[Exception], int] = {
     NoProgress: NO_PROGRESS,
     DeadlinePassed: DEADLINE_PASSED,
 }
-"""What may keep a run from starting."""
+"""Reasons that may keep a run from starting."""
 CODES: dict[type[Exception], int] = {
     **REFUSALS,
     NotFinite: NOT_FINITE,
@@ -134,7 +134,7 @@ OF_TORCH = {  # which is not imported here
 
 
 def exit_code(failure: BaseException) -> int:
-    """The exit code that tells the operator whether another attempt is worth it."""
+    """Return the exit code, by which the operator decides about another attempt."""
     name, text = type(failure).__name__, str(failure).lower()
     known = next((code for kind, code in CODES.items() if isinstance(failure, kind)), OF_TORCH.get(name))
     if known is not None and known != PEER_LOST:
@@ -149,8 +149,10 @@ def exit_code(failure: BaseException) -> int:
 
 
 def is_told_in_a_sentence(failure: BaseException) -> bool:
-    """Whether its text says it all. A crash needs the stack, and a lost peer too where nobody has seen it go: a
-    time-out, what NCCL has refused."""
+    """Return whether the error's text is enough; a crash needs the stack too.
+
+    A lost peer needs it if no process saw the peer end: a time-out, or an error of NCCL.
+    """
     code, text = exit_code(failure), str(failure).lower()
     if code == PEER_LOST:
         return isinstance(failure, PeerLost) or any(words in text for words in PEER_GONE_WORDS)
@@ -158,7 +160,7 @@ def is_told_in_a_sentence(failure: BaseException) -> bool:
 
 
 def is_storage_full(failure: BaseException) -> bool:
-    """Whether a failure, or what it was caused by, is a volume without space."""
+    """Return whether a failure, or its cause, is a volume without space."""
     cause: BaseException | None = failure
     while cause is not None:
         text, number = str(cause).lower(), cause.errno if isinstance(cause, OSError) else None
@@ -171,19 +173,19 @@ def is_storage_full(failure: BaseException) -> bool:
 
 
 def reason(code: int) -> str:
-    """A sentence for an exit code, also for signals."""
+    """Return a sentence for an exit code, also for signals."""
     if code in REASONS:
         return REASONS[code]
     return f"signal {code - 128}" if code > 128 else f"exit code {code}"
 
 
 def from_status(status: int) -> int:
-    """The exit code of a process; a signal is negative to Python and becomes 128 + n."""
+    """Return the exit code of a process; a signal is negative to Python and becomes 128 + n."""
     return status if status >= 0 else 128 - status
 
 
 def first_failure(exit_codes: dict[int, int]) -> tuple[int, int]:
-    """(rank, exit code) of the culprit: a rank that only lost its peer, or was told to stop, is a survivor.
+    """Return (rank, exit code) of the culprit; ranks that only lost a peer, or received a stop signal, are survivors.
 
     A negative code is a signal (multiprocessing's convention) and becomes 128 + n.
     """

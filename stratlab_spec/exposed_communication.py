@@ -1,14 +1,15 @@
-"""How much of the profiled steps nothing but communication ran: a rank's own count, so that a run has the number
-whether its traces are analyzed or not.
+"""Measure the share of the profiled steps in which only communication ran.
 
-    device   comm    |   ####     ######|     kernels of NCCL and its like
+The rank itself counts it, so that a run has the number even if its traces are not analyzed.
+
+    device   comm    |   ####     ######|     kernels of NCCL and similar libraries
              compute |######  ####  ##  |     all other kernels; copies are neither
-                      steps = from the first step's label to the end of what was launched in them
+                      steps = from the first step's label to the end of their last launched kernel.
              exposed = comm without compute:   ##      ####  -> % of steps
 
-On the host operators take the place of kernels, and what the backend labels (`gloo:all_reduce`) that of NCCL.
-stratlab/analysis/lanes.py divides the same time by the same patterns further, by step, collective and cause; on public
-GPU traces the two agree within 0.01 points (tests/stratlab/analysis/longer/test_real_traces.py).
+On the host, operators replace kernels, and the backend's labels (`gloo:all_reduce`) replace those NCCL kernels.
+stratlab/analysis/lanes.py divides the same time by the same patterns further, by step, collective and cause; on
+public GPU traces the two agree within 0.01 points (tests/stratlab/analysis/longer/test_real_traces.py).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NO_KERNEL = re.compile(r"^(Memcpy|Memset|Copy|Fill)|Sync")
 
 
 class RecordedEvent(NamedTuple):
-    """What the profiler has recorded of one event; times in ns."""
+    """One event of the profiler; times in ns."""
 
     name: str
     start: int
@@ -51,11 +52,11 @@ class RecordedEvent(NamedTuple):
     is_label: bool
     thread: int
     correlation: int  # a launch and its kernel have the same
-    kind: str  # as the trace's category; "" = this torch tells none
+    kind: str  # as the trace's category; "" = this torch does not record one
 
 
 def read_events(recorded: Iterable[Any]) -> list[RecordedEvent]:
-    """Of `kineto_results.events()`."""
+    """Return the events of `kineto_results.events()`."""
     return [
         RecordedEvent(
             name=e.name(),
@@ -81,7 +82,7 @@ class ExposedShare(NamedTuple):
 def measure_exposed(events: list[RecordedEvent]) -> ExposedShare | None:
     """Measure the exposed communication of one rank; None if no step is labelled.
 
-    What was in flight when the recording began belongs to no step: the first one begins when it has ended.
+    Kernels in flight when the recording began do not belong to a step: the first step begins when they have ended.
     """
     steps = [e for e in events if e.is_label and not e.on_device and STEP.match(e.name)]
     if not steps:
@@ -113,8 +114,10 @@ def _union(events: list[RecordedEvent]) -> Intervals:
 
 
 def _find_launches(events: list[RecordedEvent]) -> tuple[dict[int, int], int]:
-    """When each number was launched, and the first number of the recording: of several events with one number a
-    runtime's call comes first, then the earliest."""
+    """Return the launch time of each number, and the first number of the recording.
+
+    Of several events with one number a runtime's call comes first, then the earliest.
+    """
 
     def is_call(event: RecordedEvent) -> bool:
         return bool(LAUNCH_CATEGORY.search(event.kind) if event.kind else CUDA_CALL.match(event.name))
@@ -129,7 +132,7 @@ def _find_launches(events: list[RecordedEvent]) -> tuple[dict[int, int], int]:
 
 
 def _find_backend_threads(comm: list[RecordedEvent], operators: list[RecordedEvent]) -> set[int]:
-    """Threads most of whose operators lie in a backend's labels; autograd's has a label now and then."""
+    """Return threads with most of their operators inside a backend's labels; autograd's has a label now and then."""
     found = set()
     for thread in {e.thread for e in comm}:
         labels = _union([e for e in comm if e.thread == thread])
@@ -143,7 +146,7 @@ def read_exposed_pct(manifest: Path) -> float | None:
     """Read the exposed communication of all ranks from traces/manifest.json, % of the summed time of their steps.
 
     This is the analysis' definition (`build_means`). A rank whose profiler starts early waits for the others in its
-    first step: a mean of the ranks' shares would weigh that step less. None if no rank has the share.
+    first step: a mean of the ranks' shares would weigh that step less. None without any rank's share.
     """
     try:
         content = read_line(manifest.read_bytes())

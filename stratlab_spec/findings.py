@@ -1,4 +1,4 @@
-"""One line of a check: of a namespace and its pods (`stratlab check`), or of what ranks will run on (`mode: check`)."""
+"""One line of a check: of a namespace and its pods (`stratlab check`), or of the ranks' hardware (`mode: check`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, how it is, what was seen, and what to do about it. A warning leaves the exit code at 0."""
+    """The checked subject, its state, the observation, and a fix. A warning leaves the exit code at 0."""
 
     state: Literal["ok", "warning", "problem"]
     subject: str

@@ -1,7 +1,7 @@
-"""What a run is called and how it describes itself in MLflow: the names of its metrics, its description.
+"""The names of a run's metrics in MLflow, and its description there.
 
-MLflow groups the metrics of a run by the prefix of their names. HEADLINES have none. All others stand below `detail/`,
-so that no number is lost and the first group holds those that decide.
+MLflow groups the metrics of a run by the prefix of their names. HEADLINES have no prefix. All others have the prefix
+`detail/`, so that no number is lost and the first group holds the important ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEADLINES = {
 """Metrics without a prefix, with the question that each answers."""
 DETAIL = "detail/"
 NOT_POINTS = ("t", "step", "attempt")
-"""Numbers of a line of metrics.jsonl that are no metrics."""
+"""Numbers of a line of metrics.jsonl that are not metrics."""
 OF_A_RANK = re.compile(r"rank(\d+)_(.+)")
 
 NOTE = "mlflow.note.content"
@@ -55,11 +55,11 @@ SHOWN = {
     "test_perplexity": "test perplexity",
 }
 LEAST_GIB = 0.1
-"""What is less is told in MiB."""
+"""Smaller sizes are shown in MiB."""
 
 
 def name_metric(name: str, kind: str | None = None) -> str:
-    """What MLflow and TensorBoard call a number of a line of metrics.jsonl, or of an analysis.
+    """Return the name in MLflow and TensorBoard for a number of metrics.jsonl, or of an analysis.
 
     Args:
         kind: of the line; `rank3_host_memory_gib` of kind system becomes `detail/system/rank3/host_memory_gib`.
@@ -71,28 +71,28 @@ def name_metric(name: str, kind: str | None = None) -> str:
 
 
 def find_stored_name(name: str, stored: Collection[str]) -> str:
-    """`name`, or its name in older versions if a server has only that. Goes with version 0.2."""
+    """Return `name`, or its name in older versions if a server has only that. Goes with version 0.2."""
     older = name.removeprefix(DETAIL)
     return older if name not in stored and older in stored else name
 
 
 def may_describe(note: str | None) -> bool:
-    """Whether a description may be replaced: there is none, or no user has written it."""
+    """Return whether a description may be replaced: it is missing, or was not written by a user."""
     return not note or note.endswith(OWN)
 
 
 def build_note(text: str) -> str:
-    """The value of the tag; what is too long for a tag ends with an ellipsis."""
+    """Return the value of the tag; a text that is too long ends with an ellipsis."""
     most = LONGEST_TAG - len(OWN)
     return (text if len(text) <= most else f"{text[: most - 1]}…") + OWN
 
 
 def describe_run(ended: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    """How a run ended, in Markdown: why it failed, or what it reached.
+    """Return the end of a run in Markdown: why it failed, or its results.
 
     Args:
         ended: the last event of attempts.jsonl.
-        summary: summary.json; empty where there is none.
+        summary: summary.json; empty if it is missing.
     """
     if (code := ended.get("exit_code")) != 0:
         why = ": ".join(str(ended[each]) for each in ("reason", "text") if ended.get(each))
@@ -107,7 +107,7 @@ def describe_run(ended: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
 
 
 def _say_number(value: float, words: str) -> str:
-    """With four digits: the metrics have all of them."""
+    """Return the number with four digits: the metrics have all of them."""
     if words.startswith("GiB") and value < LEAST_GIB:
         value, words = value * 1024, f"M{words[1:]}"
     return f"{float(f'{value:.4g}'):,.10g} {words}"

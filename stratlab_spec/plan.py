@@ -1,7 +1,7 @@
-"""What follows from the settings, the number of processes and the data: layout, accumulation, steps.
+"""Derive layout, accumulation and steps from the settings, the number of processes and the data.
 
-The launcher of a pod resolves it, once per start of ranks, and hands it to them in the environment. The ranks resolve
-nothing: they confirm that it was made of their settings, and that all launchers came to the same.
+The launcher of a pod resolves the plan, once per start of ranks, and passes it to them in the environment. The ranks
+only confirm that it belongs to their settings, and that all launchers have the same plan.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Plan(Schedule):
 
     axes: Axes
     layout: Layout | None = None
-    """Of the strategy nd."""
+    """Of strategy nd."""
     micro_batches: int
-    """Of a step on each rank: the accumulation."""
+    """Micro-batches of a step on each rank: the accumulation."""
     train_samples: int
     device_bytes: int | None = None
     """By which `layout: auto` left layouts out; None = unknown, or without effect."""
     settings_sha256: str
-    """Of the settings that it was resolved from."""
+    """Hash of the settings that it was resolved from."""
 
     def as_variable(self) -> str:
-        """The value of VARIABLE."""
+        """Return the value of VARIABLE."""
         return json.dumps(asdict(self))
 
 
@@ -51,11 +51,11 @@ def resolve_plan(
     device_bytes: int | None = None,
     choice: Choice | None = None,
 ) -> Plan:
-    """The plan of a run of these settings.
+    """Return the plan of a run of these settings.
 
     Args:
         device_bytes: memory of this machine's devices; None = unknown.
-        choice: what `choose_on_device` answers, where it was asked before.
+        choice: an earlier result of `choose_on_device`.
 
     Raises:
         ConfigError: naming every broken rule.
@@ -83,10 +83,10 @@ def _hash_settings(config: Config) -> str:
 
 
 def read_plan(config: Config, world_size: int, env: Mapping[str, str]) -> Plan:
-    """The plan that the launcher handed to this rank.
+    """Return the plan that the launcher passed to this rank.
 
     Raises:
-        ConfigError: there is none, or it is one of other settings or of another number of processes.
+        ConfigError: it is missing, or belongs to other settings or another number of processes.
     """
     if not (text := env.get(VARIABLE)):
         raise ConfigError(f"{VARIABLE}: not set; start the ranks with `python -m trainer` [SL-plan-missing]")
@@ -110,11 +110,7 @@ def read_plan(config: Config, world_size: int, env: Mapping[str, str]) -> Plan:
 
 
 def confirm_plans(plans: Sequence[Plan]) -> Plan:
-    """The plan of all ranks, of those that their launchers handed to them; of machines with smaller devices, theirs.
-
-    Raises:
-        ConfigError: launchers came to different plans.
-    """
+    """Return the plan of all ranks; if plans differ, the plan of the machines with smaller devices."""
     chosen = min(plans, key=lambda plan: plan.device_bytes or float("inf"))
     for rank, plan in enumerate(plans):
         if plan.device_bytes != chosen.device_bytes:
@@ -136,11 +132,7 @@ def confirm_plans(plans: Sequence[Plan]) -> Plan:
 
 
 def confirm_samples(plan: Plan, train_samples: int) -> None:
-    """Raises where this rank opened other data than its launcher.
-
-    Raises:
-        ConfigError: naming both numbers.
-    """
+    """Raise an error if this rank opened other data than its launcher."""
     if train_samples != plan.train_samples:
         raise ConfigError(
             f"the launcher planned {plan.train_samples} training samples, and this rank reads {train_samples}: the "

@@ -1,10 +1,11 @@
-"""What a run can be made of besides its strategy: optimizers, image networks, sizes and weights, one row each.
+"""The choices of a run other than its strategy: optimizers, image networks, sizes and weights, one row each.
 
-OPTIMIZERS says what each can be told besides rate and decay, and what it keeps. NETWORKS has every image network that
-is no vision transformer; those have their shapes in models/model_specs.py. A new one takes a file in trainer/models,
-whose NETWORK is its row: `make schema` collects it and writes its line of docs/models.md. No column has a default,
-so a forgotten value is an error at import. Sizes may be given instead of a preset's own, and 0 is the preset's own.
-PUBLISHED_FILES are weights that torchvision publishes, as it calls them. Adapters on random weights must be asked for.
+OPTIMIZERS lists each optimizer's options other than rate and decay, and its state. NETWORKS has every image network
+that is not a vision transformer; vision transformers have their shapes in models/model_specs.py. A new network takes
+a file in trainer/models with its row as NETWORK: `make schema` collects it and writes its line of docs/models.md.
+Columns lack defaults, so that a forgotten value is an error at import. Sizes may be given instead of a preset's own,
+and 0 is the preset's own. PUBLISHED_FILES are weights that torchvision publishes, by torchvision's names. Adapters on
+random weights need an explicit setting.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ class OptimizerRow:
     """One optimizer."""
 
     arguments: Mapping[str, tuple[str, ...]]
-    """Its argument in torch.optim -> the settings it is made of."""
+    """Its argument in torch.optim -> the settings that form it."""
     moments: int
-    """Tensors of the size of the trained parameters, in fp32, that it keeps in any case."""
+    """Tensors of the size of the trained parameters, in fp32, that it always keeps."""
     moments_with: Mapping[str, int]
     """Setting -> how many more it keeps where that is not zero or false."""
 
@@ -43,16 +44,16 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
 }
 SHARED = ("lr", "weight_decay")
 ARGUMENTS = (*SHARED, *(name for row in OPTIMIZERS.values() for name in row.arguments))
-"""Of all of them."""
+"""The arguments of all optimizers."""
 
 
 def list_own_settings(optimizer: str) -> tuple[str, ...]:
-    """Settings that this optimizer has and the other ones have not."""
+    """Return settings that this optimizer has and the other ones have not."""
     return tuple(setting for settings in OPTIMIZERS[optimizer].arguments.values() for setting in settings)
 
 
 def count_moments(config: Settings) -> int:
-    """Tensors of the size of the trained parameters that the run's optimizer keeps."""
+    """Return tensors of the size of the trained parameters that the run's optimizer keeps."""
     row = OPTIMIZERS[config.optimizer]
     return row.moments + sum(more for name, more in row.moments_with.items() if getattr(config, name))
 
@@ -65,7 +66,7 @@ class NetworkRow:
     """`module:function` in trainer/models: (config, image_size, channels, num_labels) -> ImageClassifier. "" =
     torchvision's (models/torchvision_networks.py)."""
     image: int
-    """Pixels of an edge, where nobody asks for others."""
+    """Pixels of an edge, by default."""
     step: int
     """The edge must be a multiple of it."""
     smallest: int
@@ -75,12 +76,12 @@ class NetworkRow:
 
 
 def _of_torchvision(what: str) -> NetworkRow:
-    """All four halve an image five times."""
+    """Build the row of a network of torchvision's; all four halve an image five times."""
     return NetworkRow(builder="", image=224, step=1, smallest=32, what=f"{what}, torchvision's")
 
 
 def _read_ours() -> dict[str, NetworkRow]:
-    """What `make schema` collects from the files in trainer/models: NETWORK of each that has it."""
+    """Read the networks that `make schema` collects from the NETWORK rows in trainer/models."""
     rows = json.loads(Path(__file__).with_name("networks.json").read_text())
     return {name: NetworkRow(builder=f"{name}:build", **row) for name, row in rows.items()}
 
@@ -95,7 +96,7 @@ NETWORKS: dict[str, NetworkRow] = {
 FINETUNED = "_finetuned"
 """End of a name: the network of the row before it with its published weights and a new head."""
 FINETUNED_NETWORKS = {f"{name}{FINETUNED}": name for name, row in NETWORKS.items() if not row.builder}
-"""Only what torchvision has published can be fine-tuned by name."""
+"""Only networks published by torchvision can be fine-tuned by name."""
 
 
 VIT_SIZES = {
@@ -119,12 +120,12 @@ SIZES = tuple({**VIT_SIZES, **DECODER_SIZES})
 
 
 def given_sizes(config: Settings, names: dict[str, str]) -> dict[str, int]:
-    """Those of `names` that are given, by their names in the shape."""
+    """Return the sizes of `names` that are set, by their names in the shape."""
     return {field: getattr(config, name) for name, field in names.items() if getattr(config, name)}
 
 
 def misplaced_sizes(config: Settings, vits: tuple[str, ...], decoders: tuple[str, ...]) -> Iterator[str]:
-    """Sizes of a model that has others, or none.
+    """Yield sizes of a model that has others, or none.
 
     Args:
         vits, decoders: the presets of each kind.
@@ -171,7 +172,7 @@ INITIAL_WEIGHTS = "initial_weights"
 
 
 def adapter_problems(config: Settings) -> list[str]:
-    """A sentence if adapters would be trained on random weights because `init` was left out.
+    """Return a sentence if adapters would be trained on random weights because `init` was left out.
 
     Only for a run that trains: memory and layouts do not depend on the values of the weights.
     """
@@ -183,12 +184,12 @@ def adapter_problems(config: Settings) -> list[str]:
     return [
         f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_INIT is not set: the base model would be random weights, "
         f"which stay frozen under the adapters; TRAINER_INIT=pretrained takes {given}; "
-        "TRAINER_INIT=scratch asks for random ones [SL-lora-without-init]"
+        "TRAINER_INIT=scratch keeps random ones [SL-lora-without-init]"
     ]
 
 
 def describe_starting_weights(config: Settings) -> str:
-    """What a run's first attempt starts from, as in "starts from random weights"."""
+    """Return a description of a run's starting weights, as in "starts from random weights"."""
     if config.resume_from:
         return f"a checkpoint of {config.resume_from}"
     if config.init == "scratch":

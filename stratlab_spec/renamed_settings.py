@@ -1,4 +1,4 @@
-"""Settings under the names that the version before gave them: this version reads those too, and says so once."""
+"""Old names of settings from the previous version: this version still reads them, and logs one note."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ log = logging.getLogger("trainer")
 
 
 def take_new_names(settings: Mapping[str, Value]) -> dict[str, Value]:
-    """The settings by today's names, of variables, files or a run directory; of both names of one, the new one wins."""
+    """Return the settings by today's names, of variables, files or a run directory; of both names of one, the new one
+    wins.
+    """
     old = {name: value for name, value in settings.items() if name in RENAMED}
     if old:
         _say(tuple(sorted(old)))

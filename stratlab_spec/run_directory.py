@@ -1,7 +1,7 @@
-"""The run directory: the only thing that training and everything after it share. Fields: docs/run_directory.md.
+"""The run directory: the only data that training and everything after it share. Fields: docs/run_directory.md.
 
-Lines of .jsonl files are read so that half a line of a full volume disturbs nobody. rungs.json has the rungs of the
-ladder that a run has climbed, and the ranks are told of them in a variable.
+Readers of .jsonl files skip half a line that a full volume has left. rungs.json has the rungs of the ladder that a
+run has climbed; the ranks receive them in a variable.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ REHEARSAL_PID = "STRATLAB_REHEARSAL_PID"
 """Variable in which a rank reads the rehearsal that started its launcher, and the MLflow server next to it."""
 
 FAR_TIME_S = 1e12
-"""30,000 years: no clock tells it."""
+"""30,000 years: beyond any clock."""
 RESULTS_BYTES, RANK_BYTES = 64 << 10, 16 << 10
-"""Several times what evaluation.json, summary.json and the facts of a rank take."""
+"""Several times the size of evaluation.json, summary.json and the facts of a rank."""
 
 
 class RunDirectory:
@@ -56,20 +56,20 @@ class RunDirectory:
         self.lease = self.path / ".lease"
 
     def create(self) -> None:
-        """Makes the folders; all of them exist before the first file."""
+        """Make the folders; all of them exist before the first file."""
         self.ranks.mkdir(parents=True, exist_ok=True)
         self.traces.mkdir(exist_ok=True)
 
     def find_strangers(self) -> list[str]:
-        """What lies in the folder when nothing in it is a run's; hidden files are the file system's."""
+        """Return the visible files of a folder that has no files of a run; hidden files are the file system's."""
         ours = {path.name for path in vars(self).values()} - {self.path.name}
         found = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
         return [] if ours & {*found} else [name for name in found if not name.startswith(".")]
 
     def keep_reserve(self, ranks: int) -> None:
-        """Takes the space that the results will need: a volume that is full at the end costs no finished run."""
+        """Reserve space for the results, so that a volume that is full at the end does not lose a finished run."""
         size = RESULTS_BYTES + ranks * RANK_BYTES
-        if self.reserve.exists() and self.reserve.stat().st_size == size:  # of an earlier attempt
+        if self.reserve.exists() and self.reserve.stat().st_size == size:  # from an earlier attempt
             return
         with open(self.reserve, "wb") as file:
             file.write(b"\0" * size)
@@ -77,7 +77,9 @@ class RunDirectory:
             os.fsync(file.fileno())
 
     def release_reserve(self) -> None:
-        """Before the results are written; also when there is none, as behind a last step of an earlier attempt."""
+        """Free the space before the results are written; a missing reserve is fine, as after an earlier attempt's last
+        step.
+        """
         self.reserve.unlink(missing_ok=True)
 
     def rank_log(self, rank: int) -> Path:
@@ -102,36 +104,36 @@ class RunDirectory:
         return self.memory_snapshots / f"rank{rank}.pickle"
 
     def has_all_traces(self) -> bool:
-        """An attempt has recorded its steps, and lost no rank's trace."""
+        """Return whether an attempt has recorded its steps, and lost no rank's trace."""
         try:
             return read_line(self.manifest.read_bytes()).get("complete") is True
         except FileNotFoundError:
             return False
 
     def is_written_by(self, launcher: str) -> bool:
-        """Whether the newest attempt is of the ranks that `launcher` has started."""
+        """Return whether `launcher` has started the ranks of the newest attempt."""
         started = [line for line in self.read_attempts() if line.get("event") == "started"]
         return bool(started) and started[-1].get("launcher") == launcher
 
     def read_attempts(self) -> list[dict[str, Any]]:
-        """The lines of attempts.jsonl."""
+        """Return the lines of attempts.jsonl."""
         return [line for line in read_events(self.attempts) if isinstance(line.get("attempt"), int)]
 
     def read_world_sizes(self) -> dict[int, int]:
-        """Attempt -> its number of ranks."""
+        """Return attempt -> number of ranks."""
         started = [line for line in self.read_attempts() if line["event"] == "started"]
         return {
             line["attempt"]: line["world_size"] for line in started if isinstance(line.get("world_size"), int)
         }
 
     def append_attempt(self, event: str, attempt: int, launcher: str, **facts: Any) -> None:
-        """One line: an attempt `started` or `ended`."""
+        """Add one line: an attempt `started` or `ended`."""
         line = {"t": time.time(), "attempt": attempt, "event": event, "launcher": launcher, **facts}
         append_line(self.attempts, line)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file, none if it is not there; what is no object, as half a line, is left out."""
+    """Return the objects of a .jsonl file, empty if it is missing; other lines, such as half a line, are skipped."""
     try:
         lines = path.read_bytes().split(b"\n")
     except (FileNotFoundError, NotADirectoryError):
@@ -149,13 +151,15 @@ EVENT: dict[str, Any] = {
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of starts and ends, each with t, event, launcher and step; any other line is left out."""
+    """Return the lines of a file of starts and ends, each with t, event, launcher and step; any other line is left
+    out.
+    """
     lines = [{"launcher": "", "step": 0, "exit_code": None, **line} for line in read_lines(path)]
     return [line for line in lines if all(isinstance(line.get(name), kind) for name, kind in EVENT.items())]
 
 
 def read_line(line: bytes) -> dict[str, Any]:
-    """The object of a line; {} for what is none: a full volume leaves half a line, a crashed node a block of zeros."""
+    """Return the object of a line, or {}: a full volume leaves half a line, a crashed node a block of zeros."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -164,7 +168,9 @@ def read_line(line: bytes) -> dict[str, Any]:
 
 
 def is_metrics(line: Mapping[str, Any]) -> bool:
-    """Whether a line has a time and a step that are numbers, and no number or name that cannot be sent or drawn."""
+    """Return whether a line has a time and a step that are numbers, and no number or name that cannot be sent or
+    drawn.
+    """
     t, step = line.get("t"), line.get("step")
     if not isinstance(t, int | float) or type(step) is not int:
         return False
@@ -178,11 +184,11 @@ def is_metrics(line: Mapping[str, Any]) -> bool:
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
-    """Adds one object to a .jsonl file; it is on the disk when this returns."""
+    """Add one object to a .jsonl file; it is on the disk when this returns."""
     with open(path, "ab+") as file:
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # half a line, of somebody who was killed or had no space
+            if file.read(1) != b"\n":  # half a line of a process that was killed or had no space
                 file.write(b"\n")
         file.write(json.dumps(line).encode() + b"\n")
         file.flush()
@@ -190,7 +196,7 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a temporary file and renames it: a reader sees the whole file or none."""
+    """Write a temporary file and rename it: a reader sees the whole file or none."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "w") as file:
@@ -205,17 +211,17 @@ def write_json(path: Path, content: Any) -> None:
 
 
 VARIABLE = "STRATLAB_RUNGS"
-"""In the ranks' environment: the rungs that they stand on, as JSON."""
+"""In the ranks' environment: their rungs, as JSON."""
 RUNGS = "rungs"
 """Their place in `resolved` of config.json."""
 
 Settings = dict[str, Any]
 Rung = dict[str, Any]
-"""rung (its number), settings, instead_of (what these were before), passed_over [{settings, reason}], step, t."""
+"""rung (its number), settings, instead_of (their earlier values), passed_over [{settings, reason}], step, t."""
 
 
 def read_rungs(folder: RunDirectory) -> list[Rung]:
-    """Those that any pod of the run has climbed."""
+    """Return the rungs that any pod of the run has climbed."""
     try:
         found = json.loads(folder.rungs.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -224,13 +230,13 @@ def read_rungs(folder: RunDirectory) -> list[Rung]:
 
 
 def read_own_rungs(env: Mapping[str, str]) -> list[Rung]:
-    """Those that this rank was started on."""
+    """Return the rungs that this rank was started on."""
     found: list[Rung] = json.loads(env.get(VARIABLE, "[]"))
     return found
 
 
 def find_asked(rungs: Sequence[Rung]) -> Settings:
-    """What the release says of the settings that rungs have changed."""
+    """Return the release's values of the settings that rungs have changed."""
     asked: Settings = {}
     for rung in reversed(rungs):
         asked |= rung["instead_of"]
@@ -238,6 +244,6 @@ def find_asked(rungs: Sequence[Rung]) -> Settings:
 
 
 def describe_rung(rung: Rung) -> str:
-    """`micro_batch_size 8 instead of 16`."""
+    """Return `micro_batch_size 8 instead of 16`."""
     before = rung["instead_of"]
     return ", ".join(f"{name} {value} instead of {before[name]}" for name, value in rung["settings"].items())

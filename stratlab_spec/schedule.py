@@ -20,12 +20,12 @@ class Schedule:
 
 
 def count_micro_batches(global_batch_size: int, micro_batch_size: int, dp: int) -> int:
-    """Of a step, on each rank: the accumulation. `dp`: ranks that see different samples."""
+    """Return the micro-batches of a step on each rank. `dp`: ranks that see different samples."""
     return global_batch_size // (micro_batch_size * dp)
 
 
 def build_schedule(config: Config, train_samples: int) -> Schedule:
-    """Steps from epochs or given; the profile moves forward in a run too short for its default place."""
+    """Return steps from epochs or given; the profile moves forward in a run too short for its default place."""
     per_epoch = max(1, train_samples // config.global_batch_size)
     steps = config.steps or max(1, config.epochs * train_samples // config.global_batch_size)
     first = config.profile_first_step if config.profile_steps else 0
@@ -37,7 +37,7 @@ def build_schedule(config: Config, train_samples: int) -> Schedule:
 
 
 def profile_first_from(config: Config, plan: Schedule, done_steps: int, recorded: bool) -> int:
-    """First recorded step of an attempt that goes on behind `done_steps`; 0 = no profile.
+    """Return the first recorded step of an attempt that resumes after `done_steps`; 0 = no profile.
 
     Args:
         recorded: an earlier attempt's traces are there.
@@ -49,7 +49,7 @@ def profile_first_from(config: Config, plan: Schedule, done_steps: int, recorded
 
 
 def plan_problems(config: Config, train_samples: int | None) -> list[str]:
-    """Settings that do not fit the number of training samples; None = not known, `steps` are given."""
+    """Return settings that do not fit the number of training samples; None = not known, `steps` are set."""
     epoch = ""
     if train_samples is None:
         assert config.steps
@@ -71,7 +71,7 @@ def plan_problems(config: Config, train_samples: int | None) -> list[str]:
             f"TRAINER_PROFILE_STEPS={config.profile_steps}: the run has {_count(plan.steps)}, of which "
             f"{_count(max(most, 0))} can be recorded after TRAINER_PROFILE_WARMUP={config.profile_warmup}; train "
             f"longer (TRAINER_EPOCHS or TRAINER_STEPS{epoch}), "
-            "record fewer, or TRAINER_PROFILE_STEPS=0 for no profile [SL-profile-steps]"
+            "record fewer, or switch the profile off with TRAINER_PROFILE_STEPS=0 [SL-profile-steps]"
         )
     elif (
         config.profile_steps
@@ -81,7 +81,7 @@ def plan_problems(config: Config, train_samples: int | None) -> list[str]:
         last = plan.steps - config.profile_steps + 1
         problems.append(
             f"TRAINER_PROFILE_FIRST_STEP={asked}: the run has {_count(plan.steps)}, "
-            f"expected at most {last} (or TRAINER_PROFILE_STEPS=0 for no profile) [SL-profile-first-step]"
+            f"expected at most {last} (or no profile, by TRAINER_PROFILE_STEPS=0) [SL-profile-first-step]"
         )
     if config.warmup_steps >= plan.steps:
         problems.append(
@@ -96,7 +96,7 @@ def _count(steps: int) -> str:
 
 
 def learning_rate(config: Config, step: int, steps: int) -> float:
-    """Rate of `step` (from 1): linear warm-up to `lr`, then constant, or down to 0 at the end."""
+    """Return the rate of `step` (from 1): linear warm-up to `lr`, then constant, or down to 0 at the end."""
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
     if config.lr_schedule == "constant":

@@ -1,4 +1,4 @@
-"""The parts of a recorded step: what a rank spent it on, how the parts sum, and what readers call them.
+"""The parts of a recorded step: how a rank spent it, how the parts sum, and their names for readers.
 
     step = compute + exposed communication + exposed copies + idle
     exposed communication = transfer, per collective + straggler (waiting for the last rank) + bubble
@@ -105,10 +105,10 @@ class Part:
         name: of the field, without its unit.
         meaning: for the schema of the tables.
         within: the part that it is a share of.
-        key: under `parts` of report.json; empty for what other parts sum up. Such a part counts there without the
-            parts within it, as exposed communication does without straggler and bubble.
+        key: under `parts` of report.json; empty for a sum of other parts. Such a part counts there without the parts
+            within it, as exposed communication does without straggler and bubble.
         words: on pages and in sentences.
-        cause: in a comparison, which knows fewer of them.
+        cause: in a comparison, which has fewer of them.
     """
 
     name: str
@@ -127,7 +127,9 @@ SHARES = tuple(p.name for p in PARTS if p.name not in ("comm_overlap", "copy")) 
 
 
 def split_step(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Words -> ms of a row of steps or phases, in the order of bars; they sum to its length. None = not known."""
+    """Return words -> ms of a row of steps or phases, in the order of bars; they sum to its length. None = not
+    known.
+    """
     sums: dict[str, float | None] = dict.fromkeys(COLOURS, 0.0)
     for part in PARTS:
         if part.key:

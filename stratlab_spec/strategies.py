@@ -1,11 +1,11 @@
-"""Every strategy, one row each: all that the lab must know of it besides how its engine is built.
+"""Every strategy, one row each: everything about it except how its engine is built.
 
-A new strategy needs a row here, a file in trainer/strategies unless a present one serves, and a chart
-(docs/developing.md). No column has a default, so a forgotten value is an error at import. Who
-reads a column is said beside it.
+A new strategy needs a row here, a file in trainer/strategies unless an existing one serves, and a chart
+(docs/developing.md). Columns lack defaults, so that a forgotten value is an error at import. A note next to each column
+names its readers.
 
-Which strategy has which knob is a column of the row; KNOBS has what is said to the strategies that do not have it, and
-why the default is what it is. What is left to a strategy (`auto`, 0) is decided here as well, and recorded in
+A column of the row lists the strategy's knobs. KNOBS holds the messages for strategies without a knob, and the
+reasons for the defaults. Values left to the strategy (`auto`, 0) are decided here as well, and recorded in
 config.json as `resolved.knobs`.
 """
 
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
 CHART_NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
 """Of charts/new_chart.py."""
 ND_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-"""Of the strategy nd, outermost first: what communicates most has the closest ranks. ep cuts across the last three."""
+"""Axes of strategy nd, outermost first: the axis with most communication has the closest ranks. ep cuts across the
+last three."""
 WIRE = ("", "none", "all-reduce", "reduces each micro-batch", "gathers", "gathers in replicas")
 """Rows of the table of bytes on the wire (tests/trainer/wire_formulas.py); "" = counted, without a formula."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a rank holds of the state: parameters, gradients, optimizer (`stratlab compare` measures against it)."""
+    """A rank's part of the state: parameters, gradients, optimizer (`stratlab compare` measures against it)."""
 
     divided: tuple[str, ...]
-    """Kinds of which a rank holds its share alone."""
+    """Kinds of which a rank holds only its share."""
     over: tuple[str, ...] = ("dp_shard",)
     """The axes whose ranks share it."""
     copies: bool = False
-    """Beside fp32 parameters it keeps an fp32 copy of each rank's share (DeepSpeed's optimizers)."""
+    """It keeps an fp32 copy of each rank's share in addition to fp32 parameters (DeepSpeed's optimizers)."""
     at_most: tuple[str, ...] = ()
     """Kinds of which it may hold less when they are counted, between the backward pass and the update."""
     again_in_node: str = ""
     """The part of the setting `zeropp` with which a node's ranks share all parameters once more."""
     but: Mapping[str, str] = field(default_factory=dict)
-    """Where it holds more, by kind: the usual reason."""
+    """The usual reason if it holds more, by kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,31 +54,30 @@ class StrategyRow:
     file: str
     """In trainer/strategies: the module whose `build` makes its engine."""
     axes: tuple[str, ...]
-    """Of the mesh that it may use (stratlab_spec/layout/mesh_rules.py). The first one takes the processes that nobody
-    claimed; where nobody claims any, dp_shard of two axes takes the processes of one node: the fast links."""
+    """Axes of the mesh that it may use (stratlab_spec/layout/mesh_rules.py). The first one takes the unclaimed
+    processes. If none are claimed, dp_shard of two axes takes the processes of one node: the fast links."""
     builds_empty: Literal["nobody", "others", "everybody"]
-    """Whose model comes without memory (strategies): the weights arrive in shards from rank 0, or each rank reads its
-    own part."""
+    """Ranks whose model comes without memory (strategies): the weights arrive in shards from rank 0, or each rank
+    reads its own part."""
     has_bf16_native: bool
-    """Has a bf16 of its own besides that of all (trainer/distributed/world.py, settings/rules.py)."""
+    """Has a bf16 of its own in addition to the common one (trainer/distributed/world.py, settings/rules.py)."""
     offload: tuple[str, ...]
-    """What may be kept in host memory besides `none` (settings/rules.py): nothing where a process holds the whole model
-    anyway."""
+    """Parts that may be kept in host memory, other than `none` (settings/rules.py); empty if a process holds the
+    whole model anyway."""
     knobs: tuple[str, ...]
     """Settings that it can be tuned by (KNOBS)."""
     defaults: Mapping[str, Any]
-    """Knobs that have another value here where nobody says one (settings/fields.py): what makes a strategy of a present
-    file another one."""
+    """Knobs with another default here (settings/fields.py): they make a strategy of an existing file another one."""
     reduce_bucket_mib: int
-    """Gradients that are reduced together unless the setting of this name says otherwise; 0 = no buckets."""
+    """MiB of gradients that are reduced together by default; 0 = no buckets."""
     by_nodes: bool
-    """How many ranks share a node decides who holds what, where no degree is given (trainer/memory_estimation)."""
+    """The number of ranks per node decides the shares, if no degree is given (trainer/memory_estimation)."""
     deepspeed_stage: int
     """0 = not DeepSpeed's (settings/library_rules.py, engines/deepspeed_config.py)."""
     wire: str
     """One of WIRE."""
     holds: Held
-    """Of the state; for the comparison."""
+    """Its parts of the state; for the comparison."""
     holds_whole_model: bool
     """Each process has all parameters, gradients and state: a model that does not fit is refused (memory/fit.py)."""
     gathers: bool
@@ -89,24 +89,30 @@ class StrategyRow:
     sends_less: str
     """The one to try for less communication, at more state per rank; "" = none."""
     tried: int
-    """Place in the order in which predict proposes strategies: what sends least comes first; equal places, by name."""
+    """Place in the order in which predict proposes strategies: the least communication comes first; equal places, by
+    name."""
     why: str
     """Why it has this place."""
     page: tuple[str, str, str]
-    """What is sharded, collectives per step, when to use it: cells of its line in docs/strategies.md, which
-    `make schema` writes; empty where presets have lines of their own."""
+    """Sharded parts, collectives per step, when to use it: cells of its line in docs/strategies.md, which `make
+    schema` writes; empty if presets have lines of their own."""
+    collectives: Mapping[str, tuple[str, ...]]
+    """Phase of a step -> what it sends of parameters and gradients, `inside` a group or node or `across` groups: the
+    picture in docs/strategies.md. Empty for nd, whose dims decide."""
     falls_back_to: str
-    """Where the ladder goes that holds less and is of the same make (trainer/launch/memory_limits.py); "" = nowhere."""
+    """The next rung of the ladder: it holds less and is of the same make (trainer/launch/memory_limits.py); "" =
+    none."""
 
 
 KINDS = ("parameters", "gradients", "optimizer")
+PHASES = ("forward", "backward", "update")
 _CROSSING = {
     "gradients": "tensors that cross the border of two shards are held whole: it shows in small models"
 }
 _PERSISTENT = {"parameters": "parameters of fewer elements than persistent_elements stay whole on every rank"}
 _STAGES = dict.fromkeys(KINDS, "stages of a pipeline are not equally large, and norms are not split by tp")
 OF_ZERO = {
-    # gradients are whole until they are reduced; what is left at the update is the rank's share
+    # gradients are whole until they are reduced; the rank's share remains at the update
     1: Held(("optimizer",), copies=True, at_most=("gradients",)),
     2: Held(("gradients", "optimizer"), copies=True, but=_CROSSING),
     3: Held(KINDS, copies=True, but=_PERSISTENT),
@@ -120,7 +126,7 @@ OF_STAGE = {
 
 
 def _zero(stage: int, **more: Any) -> StrategyRow:
-    """DeepSpeed's: all in one file, apart by their stage."""
+    """Return a row of DeepSpeed's: all in one file, distinguished by their stage."""
     shared: dict[str, Any] = {
         "file": "zero",
         "axes": ("dp_shard",),
@@ -141,7 +147,7 @@ def _zero(stage: int, **more: Any) -> StrategyRow:
 
 
 def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more: Any) -> StrategyRow:
-    """Every process holds all of it."""
+    """Return the parts when every process holds the whole state."""
     return StrategyRow(
         file=file,
         axes=axes,
@@ -165,7 +171,7 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more:
 def _sharded(
     file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **more: Any
 ) -> StrategyRow:
-    """PyTorch's fully_shard."""
+    """Return a row of PyTorch's fully_shard."""
     return StrategyRow(
         file=file,
         axes=axes,
@@ -198,6 +204,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         reduce_bucket_mib=0,
         tried=0,
         why="one GPU has nothing to send",
+        collectives={},
         page=(
             "nothing, one process",
             "none",
@@ -214,6 +221,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         reduce_bucket_mib=25,
         tried=1,
         why="nothing else that divides the data sends less",
+        collectives={"backward": ("all-reduce",)},
         page=(
             "nothing",
             "all-reduce of gradients, hidden by the backward pass",
@@ -229,6 +237,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         "zero2",
         tried=4,
         why="it sends as much as zero3, with less work on the host",
+        collectives={"forward": ("all-gather",), "backward": ("all-gather", "reduce-scatter")},
         page=(
             "parameters, gradients, optimizer state (PyTorch `fully_shard`)",
             "two all-gathers and one reduce-scatter per block",
@@ -243,6 +252,10 @@ STRATEGIES: dict[str, StrategyRow] = {
         "",
         tried=6,
         why="it shares out all of the state, and gathers inside a group of ranks alone",
+        collectives={
+            "forward": ("all-gather inside",),
+            "backward": ("all-gather inside", "reduce-scatter inside", "all-reduce across"),
+        },
         page=(
             "as `fsdp` inside a group, replicated over groups",
             "as `fsdp`, and an all-reduce between groups",
@@ -256,6 +269,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         sends_less="ddp",
         tried=2,
         why="it holds less than ddp and sends 1.5 times as much",
+        collectives={"backward": ("all-reduce",), "update": ("all-gather",)},
         page=(
             "optimizer state (DeepSpeed)",
             "all-reduce of gradients, all-gather of parameters",
@@ -270,6 +284,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         sends_less="zero1",
         tried=3,
         why="it sends less than what gathers the parameters too",
+        collectives={"backward": ("all-reduce",), "update": ("all-gather",)},
         page=(
             "gradients, optimizer state (DeepSpeed)",
             "all-reduce of whole buckets, all-gather of parameters",
@@ -284,6 +299,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         sends_less="zero2",
         tried=5,
         why="it shares out all of the state",
+        collectives={"forward": ("all-gather",), "backward": ("all-gather", "reduce-scatter")},
         page=(
             "parameters, gradients, optimizer state (DeepSpeed)",
             "all-gathers per module, reduce-scatter",
@@ -300,6 +316,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         sends_less="zero2",
         tried=7,
         why="it shares out all of the state, and its backward gathers stay inside a node",
+        collectives={"forward": ("all-gather",), "backward": ("all-gather inside", "reduce-scatter")},
         page=(
             "as `zero3`, with a second copy of the parameters per node (hpZ)",
             "backward gathers stay inside the node",
@@ -327,6 +344,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         sends_less="",
         tried=8,
         why="it divides the model itself (docs/llm.md has the layouts)",
+        collectives={},
         page=("", "", ""),
         falls_back_to="",
     ),
@@ -353,7 +371,7 @@ NO_EFFECT = "no effect: nothing is sharded"
 
 KNOBS: dict[str, str] = {
     # sharded: whole gradients of the model on every rank cost more than all that fully_shard has sharded; a pipeline
-    # keeps them whole, since its stages reduce once, behind the last of many micro-batches
+    # keeps them whole, since its stages reduce once, after the last of many micro-batches
     "accumulate": "single, ddp and zero1 hold whole gradients anyway, zero2, zero3 and zeropp shards",
     # on: each block is whole only while it computes, the reason to shard parameters at all; a pipeline keeps its own
     # for all micro-batches of a step, between which it would gather them again and again
@@ -368,11 +386,11 @@ KNOBS: dict[str, str] = {
     "gather_bucket_mib": "only zero1 and zero2 gather all weights after the update",
     # on, as ddp, fsdp, hsdp and nd do; it takes a second bucket
     "overlap_reduction": "their reductions always run beside the backward pass",
-    # 100,000, DeepSpeed's own: norms and biases travel more slowly than they are held
+    # 100,000, DeepSpeed's own: for norms and biases a transfer takes longer than their memory is worth
     "persistent_elements": "only DeepSpeed's stage 3 can leave small parameters whole",
     # fp32: the recipe of bf16 promises reductions in fp32 (trainer/distributed/world.py)
     "reduce_dtype": "nothing is reduced",
-    # off, torch's own: it saves the search for parameters without a gradient, of which there is none here
+    # off, torch's own: it saves the search for parameters without a gradient, which do not exist here
     "static_graph": "a switch of DistributedDataParallel",
 }
 """Knob -> why the strategies that are without it are; above it the reason for its default."""
@@ -382,7 +400,7 @@ for _name, _row in STRATEGIES.items():
 
 
 def misplaced_knobs(config: Settings) -> Iterator[str]:
-    """One sentence per knob that is set and that the strategy does not have."""
+    """Yield one sentence per knob that is set and that the strategy does not have."""
     own = STRATEGIES[config.strategy].knobs
     for name, why in KNOBS.items():
         if name in config.model_fields_set and name not in own:
@@ -396,10 +414,10 @@ def misplaced_knobs(config: Settings) -> Iterator[str]:
 
 
 def pipeline_problems(config: Settings) -> Iterator[str]:
-    """Knobs that a pipeline of more than one stage leaves no choice in."""
+    """Yield knobs whose value a pipeline of more than one stage fixes."""
     if config.accumulate == "sharded":
         yield (
-            "TRAINER_ACCUMULATE=sharded: not with a pipeline, whose stages reduce once per step (torch's schedules); "
+            "TRAINER_ACCUMULATE=sharded: not with a pipeline: its stages reduce once per step (torch's schedules); "
             "expected auto or whole [SL-pipeline-accumulate]"
         )
     if config.reshard_after_forward == "on":
@@ -412,15 +430,15 @@ def pipeline_problems(config: Settings) -> Iterator[str]:
 def replica_problems(
     config: Settings, replicas: int, shards: int, micro_batches: int, stages: int = 1
 ) -> Iterator[str]:
-    """Knobs that replicas of shards cannot have together, or one shard alone.
+    """Check knobs that replicas of shards, or a single shard, cannot combine.
 
     torch keeps the sum of the micro-batches' shards that the replicas have yet to add up in the type of the reduction
     (torch 2.13, _fsdp_collectives.py, `partial_reduce_output`); without replicas it adds to fp32 gradients.
     """
     if replicas * shards == 1 and config.reduce_dtype == "bf16":
         yield (
-            "TRAINER_REDUCE_DTYPE=bf16: no two ranks reduce here, and fully_shard would round the gradients all the "
-            "same (torch 2.13); take fp32 [SL-reduce-bf16-alone]"
+            "TRAINER_REDUCE_DTYPE=bf16: no two ranks reduce here, and fully_shard would still round the gradients "
+            "(torch 2.13); use fp32 [SL-reduce-bf16-alone]"
         )
     sums = replicas > 1 and micro_batches > 1 and accumulates_sharded(config, stages)
     if sums and config.reduce_dtype == "bf16":
@@ -432,7 +450,7 @@ def replica_problems(
 
 
 def accumulates_sharded(config: Settings, stages: int = 1) -> bool:
-    """Whether fully_shard reduces the gradients of each micro-batch, instead of those of the step.
+    """Return whether fully_shard reduces the gradients of each micro-batch, instead of once per step.
 
     Args:
         stages: of a pipeline.
@@ -441,21 +459,21 @@ def accumulates_sharded(config: Settings, stages: int = 1) -> bool:
 
 
 def reshards_after_forward(config: Settings, stages: int = 1) -> bool:
-    """Whether parameters are given back between forward and backward pass, and gathered twice."""
+    """Return whether parameters are freed between forward and backward pass, and gathered again."""
     setting = config.reshard_after_forward
     return setting == "on" or (setting == "auto" and stages == 1)
 
 
 def reduce_bucket_bytes(config: Settings) -> int:
-    """Gradients that are reduced together by ddp and DeepSpeed."""
+    """Return the bytes of gradients that ddp and DeepSpeed reduce together."""
     return (config.reduce_bucket_mib or STRATEGIES[config.strategy].reduce_bucket_mib) * MIB
 
 
 def resolve_knobs(config: Settings, stages: int = 1, *, shards: bool = True) -> dict[str, Any]:
-    """Every knob of the run's strategy with the value that it came to.
+    """Return every knob of the run's strategy with its resolved value.
 
     Args:
-        shards: whether fully_shard has more than one rank to shard over; else nothing is gathered.
+        shards: whether fully_shard has more than one rank to shard over; otherwise it does not gather.
     """
     decided: dict[str, Any] = {
         "accumulate": "sharded" if accumulates_sharded(config, stages) else "whole",

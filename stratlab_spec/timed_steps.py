@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeGuard
 
 WARM_UP_STEPS = 5
-"""Of each attempt: they compile, allocate and set up collectives."""
+"""Steps of each attempt: they compile, allocate and set up collectives."""
 BATCH = 5
 RULE = "MSER-5 (White 1997), never less than the first 5 steps, never more than half"
 TOO_FEW = "too few steps for MSER-5: the first 5 left out"
@@ -32,7 +32,7 @@ COSTS = {
     "mfu_literature_pct": ("tokens", "flops_per_token_literature"),
     "mfu_useful_pct": ("useful_tokens", "flops_per_useful_token"),
 }
-"""Utilisation -> what is counted, and the fact that says what one of them costs."""
+"""Utilisation -> the unit, and the fact with the operations of one unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TrainedStep:
 
     @property
     def ms(self) -> float:
-        """`read_step` takes no step without."""
+        """The step's duration; `read_step` skips steps without it."""
         return self.times[0] or 0.0
 
 
@@ -63,30 +63,32 @@ class Cut:
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """The steps that count, in order, and the cut before them; no cut where none counts."""
+    """The steps that count, in order, and the cut before them; no cut without them."""
 
     steps: Sequence[TrainedStep]
     cut: Cut | None = None
 
     def sum_up(self, count: str) -> float | None:
-        """Over all steps; None where one of them lacks it."""
+        """Return the sum over all steps; None if a step lacks it."""
         place = COUNTS.index(count)
         values = [step.counts[place] for step in self.steps]
         return float(sum(values)) if values and _are_known(values) else None
 
     def describe_cut(self) -> dict[str, Any] | None:
-        """{steps: left out at the beginning, method, settled, first_step: that counts}, as summary.json has it."""
+        """Return {steps: left out at the beginning, method, settled, first_step: that counts}, as summary.json has
+        it.
+        """
         return None if self.cut is None else {"first_step": self.steps[0].number, **asdict(self.cut)}
 
     def find_span_s(self) -> tuple[float, float] | None:
-        """Seconds since 1970 at which the first one began and the last one ended."""
+        """Return seconds since 1970 at which the first one began and the last one ended."""
         if not self.steps:
             return None
         return self.steps[0].end_s - self.steps[0].ms / 1e3, self.steps[-1].end_s
 
 
 def read_step(line: Mapping[str, Any]) -> TrainedStep | None:
-    """None for a line that is no training step, or has no time."""
+    """Return the training step of a line; None for other lines, or without a time."""
     if line.get("kind") != "train" or not _is_number(line.get("step_time_ms")):
         return None
     return TrainedStep(
@@ -100,7 +102,7 @@ def read_step(line: Mapping[str, Any]) -> TrainedStep | None:
 
 
 def find_timed_steps(steps: Iterable[TrainedStep], on_gpu: bool) -> TimedSteps:
-    """Those that count. Of a step that an attempt lost and the next one made again, the second.
+    """Return the steps that count; of a step that was lost and repeated by the next attempt, the second.
 
     Args:
         steps: of all attempts, in any order.
@@ -123,11 +125,11 @@ def find_timed_steps(steps: Iterable[TrainedStep], on_gpu: bool) -> TimedSteps:
 
 
 def find_cut(times_ms: Sequence[float]) -> Cut:
-    """How many of the first steps are warming up.
+    """Return the number of first steps that are warm-up.
 
     MSER-5: K. P. White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69
-    (1997); batches of 5: White, Cobb, Spratt 2000. Of the batch means Z of 5 steps each, the first d are dropped where
-    sum((Z - mean)^2) / (m - d)^2 over the rest is smallest: the marginal standard error of the mean.
+    (1997); batches of 5: White, Cobb, Spratt 2000. Z are the means of batches of 5 steps. The first d are dropped,
+    with the d that minimizes sum((Z - mean)^2) / (m - d)^2 over the rest: the marginal standard error of the mean.
 
     Args:
         times_ms: step times in order.
@@ -137,7 +139,7 @@ def find_cut(times_ms: Sequence[float]) -> Cut:
     least = WARM_UP_STEPS // BATCH
     if most < max(least + 1, 2):
         return Cut(min(WARM_UP_STEPS, len(times_ms)), TOO_FEW, False)
-    # counted from the end: what does not fill a batch is at the beginning, where it is dropped anyway
+    # counted from the end: an incomplete batch is at the beginning, which is dropped anyway
     start = len(times_ms) - whole * BATCH
     means = [
         statistics.fmean(times_ms[place : place + BATCH]) for place in range(start, len(times_ms), BATCH)
@@ -149,7 +151,9 @@ def find_cut(times_ms: Sequence[float]) -> Cut:
 
 
 def _find_errors(means: Sequence[float]) -> list[float]:
-    """Squared deviation from the mean over the squared number, of all means from each place on (Welford 1962)."""
+    """Return squared deviation from the mean over the squared number, of all means from each place on (Welford
+    1962).
+    """
     errors = []
     mean = squares = 0.0
     for number, value in enumerate(reversed(means), 1):
@@ -161,14 +165,14 @@ def _find_errors(means: Sequence[float]) -> list[float]:
 
 
 def build_step_numbers(timed: TimedSteps, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a run that follow from its timed steps, by the names of summary.json; None where not known.
+    """Return the numbers of a run that follow from its timed steps, by the names of summary.json; None if unknown.
 
-    Throughput is that at the median step time: of two runs with equal steps the one with the shorter median step is the
-    faster one in every number. Model FLOP utilisation is that of the PaLM paper (arXiv 2204.02311, appendix B):
-    100 x units_per_s x flops / (peak_flops_per_device x world_size).
+    Throughput is computed from the median step time: of two runs with equal steps, the run with the shorter median
+    step is faster in every number. Model FLOP utilisation follows the PaLM paper (arXiv 2204.02311, appendix B): 100
+    x units_per_s x flops / (peak_flops_per_device x world_size).
 
     Args:
-        facts: world_size, peak_flops_per_device, and what one unit costs, by the names of COSTS.
+        facts: world_size, peak_flops_per_device, and the operations of one unit, by the names of COSTS.
     """
     columns = dict(zip(TIMES, zip(*(step.times for step in timed.steps), strict=True), strict=False))
     medians = {name: _median(columns.get(name, ())) for name in TIMES}
@@ -197,7 +201,7 @@ def build_step_numbers(timed: TimedSteps, facts: Mapping[str, Any]) -> dict[str,
 
 
 def find_quantile(values: Sequence[float], share: float) -> float:
-    """The value at this share of the ordered ones: the rank nearest to it."""
+    """Return the value at this share of the ordered ones: the rank nearest to it."""
     ordered = sorted(values)
     return ordered[round(share * (len(ordered) - 1))]
 

@@ -1,11 +1,10 @@
-"""What events of torch.profiler are called: the trainer's labels, collectives, launches.
+"""Names of torch.profiler's events: the trainer's labels, collectives, launches; and interval arithmetic for their
+times.
 
 The trainer counts its exposed communication by these rules, the analysis divides the same time with them.
 
-Sets of time: interval arithmetic on numpy arrays, for a trace's events.
-
-A set is a pair of int64 arrays (starts, ends) in whole nanoseconds, so that every sum is exact. `build_union` makes a
-set sorted and disjoint; the other functions expect and return such sets.
+A set of times is a pair of int64 arrays (starts, ends) in whole nanoseconds, so that every sum is exact.
+`build_union` makes a set sorted and disjoint; the other functions expect and return such sets.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ Mask = NDArray[np.bool_]
 
 
 def build_empty() -> Intervals:
-    """No time at all."""
+    """Return an empty set."""
     return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 def build_union(starts: Times, ends: Times) -> Intervals:
-    """Sorted, disjoint intervals that cover the same time; neighbours that touch become one, empty ones none."""
+    """Return sorted, disjoint intervals that cover the same time; adjacent ones are joined, empty ones dropped."""
     some = ends > starts
     if not some.all():
         starts, ends = starts[some], ends[some]
@@ -80,12 +79,12 @@ def build_union(starts: Times, ends: Times) -> Intervals:
 
 
 def join(a: Intervals, b: Intervals) -> Intervals:
-    """The union of two sets."""
+    """Return the union of two sets."""
     return build_union(np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """The time of `a` that is not in `b`."""
+    """Return the time of `a` that is not in `b`."""
     if not len(a[0]) or not len(b[0]):
         return a
     starts = a[0][~is_within(a[0], b)], b[1][is_within(b[1], a, after_start=True)]
@@ -97,7 +96,7 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """The time in both sets."""
+    """Return the time in both sets."""
     if not len(a[0]) or not len(b[0]):
         return build_empty()
     starts = a[0][is_within(a[0], b)], b[0][is_within(b[0], a, after_start=True)]
@@ -106,30 +105,30 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 
 def _merge(one: Times, other: Times) -> Times:
-    """Two ascending arrays as one: a stable sort finds the runs."""
+    """Return two ascending arrays as one: a stable sort finds the runs."""
     return np.sort(np.concatenate([one, other]), kind="stable")
 
 
 def is_within(at: Times, a: Intervals, *, after_start: bool = False, to_end: bool = False) -> Mask:
-    """Whether each point lies in [start, end) of some interval; `after_start`: (start; `to_end`: end]."""
+    """Return whether each point is in [start, end) of some interval; `after_start`: (start; `to_end`: end]."""
     index = np.searchsorted(a[0], at, side="left" if after_start else "right") - 1
     ends = a[1][np.maximum(index, 0)]
     return (index >= 0) & ((at <= ends) if to_end else (at < ends))
 
 
 def clip(a: Intervals, low: int, high: int) -> Intervals:
-    """The part of `a` inside [low, high]."""
+    """Return the part of `a` inside [low, high]."""
     inside = (a[1] > low) & (a[0] < high)
     return np.maximum(a[0][inside], low), np.minimum(a[1][inside], high)
 
 
 def length(a: Intervals) -> int:
-    """Covered time, ns."""
+    """Return covered time, ns."""
     return int((a[1] - a[0]).sum())
 
 
 def covered_until(a: Intervals, at: Times) -> Times:
-    """Covered time of `a` left of each point of `at`, ns; `at` need not be sorted."""
+    """Return covered time of `a` left of each point of `at`, ns; `at` need not be sorted."""
     starts, ends = a
     if not len(starts):
         return np.zeros(len(at), np.int64)
@@ -140,16 +139,16 @@ def covered_until(a: Intervals, at: Times) -> Times:
 
 
 def covered_within(a: Intervals, starts: Times, ends: Times) -> Times:
-    """Covered time of `a` in each span [start, end), ns; the spans may lie anywhere."""
+    """Return the covered time of `a` in each span [start, end), ns; the spans may be anywhere."""
     return covered_until(a, ends) - covered_until(a, starts)
 
 
 def common_length(a: Intervals, b: Intervals) -> int:
-    """Time covered by both sets, ns."""
+    """Return time covered by both sets, ns."""
     return int(covered_within(b, *a).sum())
 
 
 def build_covered_share(a: Intervals, low: int, high: int, bins: int) -> NDArray[np.float64]:
-    """Covered share (0 to 1) of each of `bins` equal parts of [low, high]: what a timeline draws."""
+    """Return the covered share (0 to 1) of each of `bins` equal parts of [low, high], for drawing a timeline."""
     edges = low + np.arange(bins + 1, dtype=np.int64) * (high - low) // bins
     return np.diff(covered_until(a, edges)) / np.maximum(np.diff(edges), 1)

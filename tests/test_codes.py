@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 
-from docs.building.message_codes import PACKAGES, ROOT, find_messages
-from tests.codes import find_codes
+from docs.building.message_codes import LONGEST, PACKAGES, ROOT, find_messages, shorten, write_page
 
 ERRORS = {
     *(
@@ -31,13 +31,25 @@ def test_one_code_stands_for_one_cause() -> None:
     assert [code for code, count in counts.items() if count > 1] == []
 
 
-def test_the_page_lists_the_codes_of_the_sources() -> None:
-    assert find_codes(
-        (ROOT / "docs" / "codes.md").read_text().replace("`SL-", "[SL-").replace("` |", "] |")
-    ) == [
-        "SL-run-live",  # the example
-        *(message.code for message in find_messages()),
-    ]
+def test_the_page_names_each_code_once_and_is_short() -> None:
+    page = (ROOT / "docs" / "codes.md").read_text()
+    assert page == write_page(find_messages()), "make schema"
+    _, _, sections = page.partition("\n## ")
+    assert Counter(re.findall(r"`(SL-[a-z0-9-]+)`", sections)) == Counter(
+        each.code for each in find_messages()
+    )
+    assert len(page.encode()) <= 40_000
+    assert all(len(shorten(each)) <= max(LONGEST, len(each.file) + 20) for each in find_messages())
+    headings = {heading.lower() for heading in re.findall(r"^## (.*)$", read_troubleshooting(), re.MULTILINE)}
+    assert {re.sub(r"[^a-z -]", "", heading).replace(" ", "-") for heading in headings} >= {
+        anchor
+        for anchor in re.findall(r"troubleshooting\.md#([a-z-]+)", page)
+        if f'id="{anchor}"' not in read_troubleshooting()
+    }
+
+
+def read_troubleshooting() -> str:
+    return (ROOT / "docs" / "troubleshooting.md").read_text()
 
 
 def test_an_error_with_a_sentence_of_its_own_ends_with_a_code() -> None:

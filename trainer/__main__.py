@@ -1,8 +1,8 @@
-"""The pod's entry point: `python -m trainer`, and anybody's with --config FILE and --set key=value.
+"""The pod's entry point: `python -m trainer`, also for use by hand with --config FILE and --set key=value.
 
-Checks what can be checked before torch is imported, starts torch's elastic launcher on `trainer.worker`, and passes
-the first failing rank's exit code on. torchrun itself always ends with 1, and then the operator could not tell a
-wrong setting from a lost peer. While the ranks work, this process replays their metrics to MLflow.
+It checks settings before torch is imported, starts torch's elastic launcher on `trainer.worker`, and passes the first
+failing rank's exit code on. torchrun itself always ends with 1, which does not separate a wrong setting from a lost
+peer. While the ranks work, this process replays their metrics to MLflow.
 """
 
 from __future__ import annotations
@@ -69,15 +69,14 @@ if TYPE_CHECKING:
 
 KILLED = 128 + signal.SIGKILL
 UNEXPLAINED_KILL = (
-    "for want of host memory (then `dmesg` says so), or from outside: somebody's kill -9 "
-    "[SL-kill-unexplained]"
+    "for lack of host memory (`dmesg` then reports it), or by a kill -9 from outside [SL-kill-unexplained]"
 )
-LAST_TRY_MARGIN_S = 5.0  # of the grace period, behind the last try to send metrics
+LAST_TRY_MARGIN_S = 5.0  # of the grace period, after the last try to send metrics
 log = logging.getLogger("trainer")
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the pod's share of the run; returns its exit code."""
+    """Run the pod's share of the run; returns its exit code."""
     console = logging.StreamHandler(sys.stderr)
     console.setFormatter(SpellingFormatter("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[console])
@@ -106,10 +105,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _apply(arguments: list[str]) -> list[str]:
-    """Puts what was typed into the environment, where the ranks read it too; returns what is to be said of it."""
+    """Put the options into the environment, which the ranks also read; return notes to print."""
     os.environ[OPTIONS] = "1"
     found, notes = build_environment(arguments, os.environ)
-    for name in os.environ.keys() - found.keys():  # taken back
+    for name in os.environ.keys() - found.keys():  # removed
         del os.environ[name]
     os.environ.update(found)
     return notes
@@ -162,7 +161,7 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
     except PeerLost as failure:
         code, text = failures.PEER_LOST, str(failure)
     finally:
-        stop.settle()  # what is left takes seconds, and must not undo the outcome
+        stop.settle()  # the rest takes seconds, and must not undo the outcome
     deadline.cancel()
     end_ranks(min(5.0, stop.seconds_left(config.grace_s)))
     if code == failures.TERMINATED and config.mode == "train" and folder.summary.exists():
@@ -188,7 +187,7 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
     for write in (partial(_record_attempt_end, folder), ledger.record_end):
         try:
             write(launcher, code, text)
-        except OSError as failure:  # a volume that takes no line any more must not change the exit code
+        except OSError as failure:  # a full volume must not change the exit code
             log.warning("the end is not written down: %s", failure)
     lease.release()
     if sender and sender.ident is not None:
@@ -201,10 +200,10 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
 
 
 class _Deadline:
-    """Stops this process as Kubernetes would, by SIGTERM, unless cancelled before; `passed` tells the two apart.
+    """Stop this process as Kubernetes would, by SIGTERM, unless cancelled before; `passed` separates the two.
 
     Args:
-        seconds_left: asked again when they are over: waiting for other pods has moved the deadline.
+        seconds_left: called again when they are over: waiting for other pods has moved the deadline.
     """
 
     def __init__(self, seconds_left: Callable[[], float]) -> None:
@@ -229,7 +228,7 @@ class _Deadline:
 
 
 def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, stop: Stop) -> tuple[int, str]:
-    """Runs torch's elastic launcher in this process; (exit code, what happened)."""
+    """Run torch's elastic launcher in this process; (exit code, what happened)."""
     os.environ["STRATLAB_LAUNCHER"] = launcher
     peers.set_environment(os.environ)
     if "PET_RDZV_ENDPOINT" in os.environ and read_node_rank(os.environ, read_pod_name(os.environ)):
@@ -258,8 +257,8 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
             return failures.TERMINATED, stop.asked_by
         return 128 + int(failure.sigval), f"stopped by signal {int(failure.sigval)}"
     except Exception as failure:
-        if stop.asked_at is not None:  # torch may make another exception of the one that interrupts it
-            log.warning("torch's launcher, told to stop: %r", failure)
+        if stop.asked_at is not None:  # torch may turn the interrupting exception into another one
+            log.warning("torch's launcher, after a request to stop: %r", failure)
             return failures.TERMINATED, stop.asked_by
         code = failures.exit_code(failure)
         log.exception("the launcher failed")
@@ -268,7 +267,7 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
 
 
 def _read_sentence(end: ProcessFailure) -> list[str]:
-    """What the rank itself has said of its end (`worker.main`): one line, without the name of the error."""
+    """Return the rank's own message about its end (`worker.main`): one line, without the name of the error."""
     message = end.error_file_data.get("message")
     text = str(message.get("message", "") if isinstance(message, dict) else message or "")
     lines = text.partition(": ")[2].splitlines()
@@ -276,7 +275,7 @@ def _read_sentence(end: ProcessFailure) -> list[str]:
 
 
 def _record_attempt_end(folder: RunDirectory, launcher: str, code: int, text: str) -> None:
-    """Closes the attempt that rank 0 opened, if rank 0 was a child of this process."""
+    """Close the attempt that rank 0 opened, if rank 0 was a child of this process."""
     started = [line for line in folder.read_attempts() if line["event"] == "started"]
     if started and started[-1]["launcher"] == launcher:
         folder.append_attempt("ended", started[-1]["attempt"], launcher, **describe_end(code, text))

@@ -1,4 +1,4 @@
-"""`python -m trainer.count`: what one rank of a run would hold, counted without a GPU and without data."""
+"""`python -m trainer.count`: count the memory of one rank without a GPU and without data."""
 
 import os
 import sys

@@ -32,21 +32,21 @@ class StepResult:
     token_pairs: int = 0
     """Of text: sum of the documents' squared lengths."""
     measures: Tensor | None = None
-    """`Learner.step_measures` of this rank's samples, before the update, [n]; None where there are none."""
+    """`Learner.step_measures` of this rank's samples, before the update, [n]; None without any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one rank has written of a snapshot."""
+    """One rank's files of a snapshot."""
 
     names: list[str]
     """Its files, relative to the folder."""
     part: Any = None
-    """What `Snapshot.finish` needs of this rank."""
+    """This rank's data for `Snapshot.finish`."""
 
 
 class Snapshot(Protocol):
-    """One rank's part of the state behind a step, in host memory: training goes on while it is written.
+    """One rank's part of the state after a step, in host memory: training continues while it is written.
 
     It is valid until the engine takes the next one. Neither function is collective, nor on the loop's thread.
     """
@@ -55,10 +55,10 @@ class Snapshot(Protocol):
     """Of host memory, for this copy; the engine keeps them for the next one."""
 
     def write(self, folder: Path) -> Written:
-        """Writes this rank's files into `folder`, which all ranks share; again, if a volume was full."""
+        """Write this rank's files into `folder`, which all ranks share; again, if a volume was full."""
 
     def finish(self, folder: Path, parts: list[Any]) -> list[str]:
-        """On rank 0, when all ranks have written: what is written once; names as in `Written`.
+        """On rank 0, when all ranks have written: write the shared files; names as in `Written`.
 
         Args:
             parts: of `Written`, by rank.
@@ -73,49 +73,49 @@ class Engine(Protocol):
     module: nn.Module
     """The model inside, as the strategy left it: whole, wrapped or sharded."""
     settings: dict[str, Any]
-    """What a library behind the engine was configured with (DeepSpeed); empty for plain PyTorch."""
+    """Settings of a library inside the engine (DeepSpeed); empty for plain PyTorch."""
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
-        """All micro-batches and one update with learning rate `lr`."""
+        """Return all micro-batches and one update with learning rate `lr`."""
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """(sum of the losses, then the task's measures) float64 [1 + n] without gradients; collective: every rank must
-        call it equally often.
+        """Return (sum of the losses, then the task's measures), float64 [1 + n], without gradients.
 
-        Where ranks share rows (tp, cp, pp) each label is counted by one of them, so that a sum over all is right.
+        Collective: every rank must call it equally often. If ranks share rows (tp, cp, pp), one of them counts each
+        label, so that a sum over all is right.
         """
 
     def snapshot(self) -> Snapshot:
-        """A copy of model, optimizer and scaler, each tensor on one rank alone; collective."""
+        """Return a copy of model, optimizer and scaler, each tensor on only one rank; collective."""
 
     def load(self, folder: Path) -> None:
-        """Reads what snapshots wrote, with the same world size or another one that the strategy reshards; collective.
+        """Read the files of snapshots, with the same world size or another one that the strategy reshards; collective.
 
         Raises:
-            ConfigError: with the command that helps, where this world size cannot be loaded.
+            ConfigError: this world size cannot be loaded; names a command that helps.
         """
 
     def gather_state(self) -> dict[str, Tensor]:
-        """The whole model's state on rank 0, on the CPU; empty elsewhere; collective."""
+        """Return the whole model's state on rank 0, on the CPU; empty elsewhere; collective."""
 
     def close(self) -> None:
-        """Releases what the strategy holds."""
+        """Release the strategy's resources."""
 
 
 def as_sums(loss: Tensor, measures: Tensor) -> Tensor:
-    """What a learner gives in evaluation, as `Engine.evaluate` gives it."""
+    """Return a learner's results in evaluation in the form of `Engine.evaluate`."""
     return torch.cat([loss.double()[None], measures.double()])
 
 
 def add_up(total: Tensor | None, more: Tensor | None) -> Tensor | None:
-    """A sum over micro-batches that stays on the device; None where there is nothing to add."""
+    """Return a sum over micro-batches that stays on the device; None if a part is missing."""
     return more if total is None or more is None else total + more
 
 
 def build_result(
     batch: Batch, loss: Tensor, measures: Tensor | None, grad_norm: Tensor | float, skipped: int
 ) -> StepResult:
-    """What a step gives back to the loop; `measures` are those of the learner, added up."""
+    """Return the result of a step for the loop; `measures` are the learner's sums."""
     tokens = (batch.tokens, batch.useful_tokens, batch.token_pairs)
     counted = None if measures is None or not len(measures) else measures
     return StepResult(loss, grad_norm, batch.global_samples, skipped, *tokens, counted)

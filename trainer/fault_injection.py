@@ -1,6 +1,6 @@
-"""Faults on demand: what `fault` asks of this rank happens where it fetches a batch, once in the run.
+"""Faults on demand: the setting `fault` makes a fault happen when this rank fetches a batch, once in the run.
 
-The only seam is the function that gives the loop its batches; without a fault of this rank it is left as it is.
+The only seam is the function that gives the loop its batches; without a fault of this rank it stays unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("trainer")
 
 
 def plant_faults(run: Run, attempt: int, next_batch: NextBatch) -> NextBatch:
-    """`next_batch` with the faults of this rank in it; itself where there are none."""
+    """Return `next_batch` with the faults of this rank in it; unchanged without faults."""
     faults = [fault for fault in read_faults(run.config.fault) if fault.rank == run.world.rank]
     for fault in faults:
         next_batch = _plant(run, attempt, fault, next_batch)
@@ -42,7 +42,7 @@ def _plant(run: Run, attempt: int, fault: Fault, next_batch: NextBatch) -> NextB
     def fetch(step: int) -> Batch:
         nonlocal next_batch
         if step == fault.step and _mark(run, attempt, fault):
-            log.warning("fault %s of rank %d, as asked: %s", fault.kind, fault.rank, KINDS[fault.kind])
+            log.warning("planted fault %s of rank %d: %s", fault.kind, fault.rank, KINDS[fault.kind])
             if fault.kind != "slow":
                 return APPLY[fault.kind](run, next_batch, step)
             next_batch = _slow(next_batch)
@@ -52,7 +52,7 @@ def _plant(run: Run, attempt: int, fault: Fault, next_batch: NextBatch) -> NextB
 
 
 def _mark(run: Run, attempt: int, fault: Fault) -> bool:
-    """Writes down that it happens, durably, for it may end the process; False if it has happened already."""
+    """Write down that it happens, durably, for it may end the process; False if it has happened already."""
     path = run.folder.faults / fault.name
     if path.exists() and not fault.every_attempt:
         return False
@@ -65,7 +65,7 @@ def _mark(run: Run, attempt: int, fault: Fault) -> bool:
 
 
 def _slow(next_batch: NextBatch) -> NextBatch:
-    """From here on a step takes twice as long."""
+    """Make the following steps take twice as long."""
     left = math.nan
 
     def wait(step: int) -> Batch:
@@ -96,7 +96,7 @@ def _nan(run: Run, next_batch: NextBatch, step: int) -> Batch:
 def _oom(run: Run, next_batch: NextBatch, step: int) -> Batch:
     if run.world.device_type != "cuda":
         raise torch.OutOfMemoryError(
-            "out of memory, as run.config.fault asked; this device has none of its own"
+            "out of memory by run.config.fault; this device has no memory of its own"
         )
     torch.empty(MOST_BYTES, dtype=torch.uint8, device=run.world.device)
     return next_batch(step)

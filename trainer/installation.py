@@ -1,4 +1,6 @@
-"""What can be wrong with the installation, in one sentence each: a missing package, another's files among these."""
+"""Problems of the installation, in one sentence each: a missing package, or files of another
+distribution.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ WRONG_INSTALLATION = 2
 
 @contextmanager
 def packages_needed() -> Iterator[None]:
-    """Ends the program with a sentence where a package cannot be imported; a module of our own stays a bug.
+    """End the program with a message if a package cannot be imported; a missing module of this project stays a bug.
 
-    With another one where a further distribution has installed files among these: nobody knows whose are imported.
+    Another message names further distributions with files in this folder, because either's modules may be imported.
     """
     if others := find_intruders(PLACE):
         names = " ".join(other.split()[0] for other in others)
@@ -45,10 +47,10 @@ def packages_needed() -> Iterator[None]:
 
 @cache
 def find_intruders(place: Path) -> tuple[str, ...]:
-    """`name version` of every other distribution that has put files into the `trainer` of this folder.
+    """Return `name version` of every other distribution that has put files into the `trainer` of this folder.
 
-    By pip's own records, which are searched as they are: 8 ms of a processor with 200 packages, where
-    `packages_distributions` takes 110. Another `trainer` elsewhere does no harm once this one was found.
+    It searches pip's own records directly: 8 ms of a processor with 200 packages; `packages_distributions` takes 110
+    ms. Another `trainer` elsewhere does no harm once the right package was found.
     """
     found = []
     with suppress(OSError), os.scandir(place) as entries:
@@ -64,7 +66,7 @@ def find_intruders(place: Path) -> tuple[str, ...]:
 
 
 def read_version() -> str:
-    """Of the installed package; `unknown` where its code alone was copied."""
+    """Return the version of the installed package; `unknown` if only its code was copied."""
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""Which process is where: the axes, the mesh, which layouts are possible, and what each rank would hold.
+"""The places of processes: axes, the mesh, possible layouts, and the share of each rank.
 
-`python -m trainer.layout`: what a run of strategy nd would look like.
+`python -m trainer.layout`: print the layouts of a run of strategy nd.
 """
 
 import sys

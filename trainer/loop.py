@@ -30,14 +30,14 @@ def train(
     validate: Callable[[int], None],
     after_step: Callable[[int], None],
 ) -> None:
-    """Steps `first_step` to the last one of the plan.
+    """Train the steps from `first_step` to the last one of the plan.
 
-    Nothing in here waits for the network, the disk or the device, except `validate` and `after_step` (checkpoints) at
-    their steps, and `agreement` for the other ranks' hosts about once a second.
+    The loop does not wait for the network, the disk or the device, except `validate` and `after_step` (checkpoints)
+    at their steps, and `agreement` for the other ranks' hosts about once a second.
 
     Raises:
         NotFinite: when a written loss is not finite.
-        Stopped: on every rank behind the same step.
+        Stopped: on every rank after the same step.
     """
     config, steps, evaluate_every = run.config, run.plan.steps, run.plan.evaluate_every
     words = run.pulse.words

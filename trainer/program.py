@@ -9,17 +9,17 @@ from trainer.installation import packages_needed
 from trainer.launch.stop import listen_early
 
 PROGRAMS = {
-    "accelerators": "whether a process gets the devices that it asks for",
-    "check": "checks many runs at once and starts nothing",
+    "accelerators": "checks whether a process gets its devices",
+    "check": "checks many runs at once without starting them",
     "culprit": "which exit code a run of several pods has",
-    "replay": "sends the metrics of a run that lie on its volume",
+    "replay": "sends the metrics of a run from its volume",
     "tensorboard": "makes TensorBoard's files of runs",
     "worker_pod": "the first process of an MPIJob's worker pod",
 }
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the one that is named first; what it is given and returns is its own matter."""
+    """Run the program of this name with the remaining arguments; return its exit code."""
     name, given = (arguments[0], list(arguments[1:])) if arguments else ("", [])
     if name not in PROGRAMS:
         asked = name in ("-h", "--help")

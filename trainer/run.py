@@ -1,4 +1,4 @@
-"""A run as it was resolved: settings, processes, plan, precision, folder. The rest is given this."""
+"""A resolved run: settings, processes, plan, precision and folder, as every other part receives them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What no part of a run works out for itself."""
+    """Facts of a run that its parts share and do not derive themselves."""
 
     config: Config
     world: World
@@ -29,9 +29,9 @@ class Run:
     plan: Plan
     folder: RunDirectory
     compile_backend: str
-    """Of torch.compile, where the setting `compile` asks for it."""
+    """Of torch.compile, if the setting `compile` is on."""
     pulse: Pulse
-    """Where this rank says that it goes on."""
+    """This rank's heartbeat."""
 
     @property
     def axes(self) -> Axes:
@@ -39,7 +39,7 @@ class Run:
 
     @property
     def writes(self) -> bool:
-        """Whether this rank writes what is written once."""
+        """Return whether this rank writes the files that are written once."""
         return self.world.rank == 0
 
 
@@ -51,11 +51,11 @@ def build_run(
     compile_backend: str = "inductor",
     pulse: Pulse | None = None,
 ) -> Run:
-    """The run on this rank; the process group must exist.
+    """Return the run on this rank; the process group must exist.
 
     Args:
         compile_backend: `aot_eager` traces and differentiates like inductor and generates no code, for tests.
-        pulse: None = one that nobody sees.
+        pulse: None = a private one.
     """
     return Run(
         config=config,

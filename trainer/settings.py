@@ -1,6 +1,6 @@
-"""What a run is asked for: every setting, its rules and bounds, and what follows from them alone.
+"""The settings of a run: every setting, its rules and bounds, and the values that follow only from them.
 
-`python -m trainer.settings`: the settings that the environment resolves to, their schema, or DeepSpeed's of them.
+`python -m trainer.settings`: print the settings that the environment resolves to, their schema, or DeepSpeed's part.
 """
 
 import sys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainer.launch.stop import end_with_launcher
 
 if __name__ == "__main__":
-    end_with_launcher()  # before what takes seconds to import
+    end_with_launcher()  # before the slow imports
 
 import faulthandler
 import logging
@@ -72,11 +72,11 @@ log = logging.getLogger("trainer")
 
 
 def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None:
-    """Trains, evaluates and writes the run directory; collective over all ranks.
+    """Train, evaluate and write the run directory; collective over all ranks.
 
     Args:
         launcher: identifies the process that started this rank, in attempts.jsonl.
-        pulse: where the rank says that it goes on.
+        pulse: the rank's heartbeat.
     """
     if problems := snapshot_problems(config, gpu=world.device_type == "cuda"):  # a GPU that torch cannot use
         raise ConfigError(problems)
@@ -180,14 +180,14 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
                 after_step=save,
             )
         last = checkpoints.numbers() | recorder.describe_straggler() if run.writes else {}
-        test = task.evaluate(engine, "test", agreement.end_batch)  # beside the last checkpoint
+        test = task.evaluate(engine, "test", agreement.end_batch)  # while the last checkpoint is written
         agreement.ask_now()
     except Stopped:
         checkpoints.commit_now(agreement.step)
         agreement.leave()
         raise
     except NotFinite:
-        checkpoints.finish()  # of a step before it, that of the last good state
+        checkpoints.finish()  # of an earlier step: the last good state
         raise
     checkpoints.finish()
     if checkpoints.is_kept:
@@ -211,7 +211,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         log.info("done: test %s, %.1f s of training", measured, last["train_time_s"])
     recorder.close()
     meter.close()
-    dist.barrier()  # the job counts as succeeded when the first pod ends: nobody leaves before the files are there
+    dist.barrier()  # the job counts as succeeded when the first pod ends: all wait until the files exist
     engine.close()
     watchdog.stop()
     if dist.is_initialized():
@@ -219,7 +219,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
 
 
 def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
-    """What the settings came to, for `resolved` in config.json; collective."""
+    """Return the resolved settings, for `resolved` in config.json; collective."""
     config, world, plan = run.config, run.world, run.plan
     batch_norm_samples = None if config.is_text else count_batch_norm_samples(config, run.axes.dp)
     return {
@@ -252,7 +252,7 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
 
 
 def _logit_widths(run: Run, task: Task) -> set[int]:
-    """How many classes, or words, a row of logits has on this rank: all, or its part of them."""
+    """Return how many classes, or words, a row of logits has on this rank: all, or its part of them."""
     classes = read_shape(run.config).vocab if run.config.is_text else int(task.facts["num_labels"])
     return {classes, -(-classes // run.axes.tp)}
 
@@ -260,7 +260,8 @@ def _logit_widths(run: Run, task: Task) -> set[int]:
 def _describe_attention(run: Run) -> str:
     from trainer.models.packing import describe_attention
 
-    return describe_attention(run.config, run.world.device, run.precision.products_dtype, run.axes.cp)
+    shape, world = read_shape(run.config), run.world
+    return describe_attention(run.config, shape, world.device, run.precision.products_dtype, run.axes.cp)
 
 
 def _describe_zeropp(run: Run, model: nn.Module) -> dict[str, dict[str, Any]]:
@@ -270,7 +271,7 @@ def _describe_zeropp(run: Run, model: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def main() -> int:
-    """Runs this rank; the return value is the exit code of stratlab_spec/exit_codes.py."""
+    """Run this rank; the return value is the exit code of stratlab_spec/exit_codes.py."""
     leave_mark(os.environ)  # all pods have met
     faulthandler.enable()  # a signal from inside a library (SIGSEGV, SIGABRT) leaves the Python stack in the log
     problems = missing_rank_variables(os.environ)
@@ -292,7 +293,7 @@ def main() -> int:
             refuse(
                 config.accelerator,
                 world.local_size,
-                f"torch {torch.__version__} finds none it can use [SL-torch-no-accelerator]",
+                f"torch {torch.__version__} cannot use any [SL-torch-no-accelerator]",
             )
         work = evaluate_run if config.mode == "evaluate" else train_run
         pulse = open_pulse(os.environ, world.local_rank, world.rank)
@@ -308,10 +309,10 @@ def main() -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the rank without the interpreter's own end, when all that it has said is written.
+    """End the rank without the interpreter's own shutdown, after all its output is written.
 
-    There a rank that had done everything has been seen to end with SIGSEGV, once ("terminate called without an active
-    exception": threads of libraries that nobody has joined; torch 2.13, gloo, fsdp).
+    In that shutdown a rank that had finished its work once ended with SIGSEGV ("terminate called without an active
+    exception": threads of libraries that were not joined; torch 2.13, gloo, fsdp).
     """
     logging.shutdown()
     sys.stdout.flush()

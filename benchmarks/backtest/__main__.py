@@ -1,11 +1,11 @@
-"""The lab's model of memory against what others have measured: a table per source, with the bars.
+"""The memory model against published measurements: a table per source, with the bars.
 
     python -m benchmarks.backtest                         # both sources: about twenty seconds
-    python -m benchmarks.backtest --smallest              # SimuMax alone
+    python -m benchmarks.backtest --smallest              # only SimuMax
     python -m benchmarks.backtest --data FOLDER           # files of the same names and columns, for instance kept back
 
-Writes a JSON file (--output), a page and every row (--page FILE.md, FILE.csv beside it). Ends with 1 if a bar is not
-met, with 0 if all are.
+Writes a JSON file (--output), a page and every row (--page FILE.md, and FILE.csv in the same folder). Ends with 1 if
+a bar is not met, with 0 if all are.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ SHIPPED = Path(__file__).with_name("data")
 
 
 def main(arguments: list[str]) -> int:
-    """0, or 1 where a bar is not met, or 2 where there is nothing to judge."""
+    """Judge the sources; return 0, 1 if a bar is not met, or 2 without data."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.backtest", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=SHIPPED, metavar="FOLDER", help="tables to judge")
     parser.add_argument("--smallest", action="store_true", help="SimuMax alone")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write everything there as JSON")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, and a CSV file beside it")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, and a CSV file next to it")
     given = parser.parse_args(arguments)
     wanted = [simumax.FILE] if given.smallest else [simumax.FILE, nanotron.FILE]
     there = [name for name in wanted if (given.data / name).is_file()]
     if not there:
-        print(f"--data={given.data}: holds none of {', '.join(wanted)} [SL-backtest-data]", file=sys.stderr)
+        print(
+            f"--data={given.data}: expected {' or '.join(wanted)} there [SL-backtest-data]", file=sys.stderr
+        )
         return 2
     judges = {simumax.FILE: judge_simumax, nanotron.FILE: judge_nanotron}
     sources = [judges[name](given.data) for name in there]
@@ -59,7 +61,7 @@ def main(arguments: list[str]) -> int:
 
 
 def judge_simumax(folder: Path) -> Source:
-    """Every dense row of the file in this folder."""
+    """Return every dense row of the file in this folder."""
     rows = list(simumax.read_rows(folder / simumax.FILE))
     found = spread([row.error_pct for row in rows])
     notes = [
@@ -73,7 +75,7 @@ def judge_simumax(folder: Path) -> Source:
 
 
 def judge_nanotron(folder: Path) -> Source:
-    """The memory column and the failed runs of the file in this folder; decided is on the shipped one."""
+    """Return the memory column and the failed runs of the file in this folder; decided is on the shipped one."""
     shipped = nanotron.read_runs(SHIPPED / nanotron.FILE)
     calibration = nanotron.calibration_rows(shipped)
     choices = nanotron.choose(calibration)
@@ -101,7 +103,7 @@ def judge_nanotron(folder: Path) -> Source:
 def _explain_spread(
     runs: list[nanotron.Run], rows: list, other: nanotron.Choice, ran: list[nanotron.Run]
 ) -> list[str]:
-    """How far rows that must be equal are apart, and what the other variant of the engine would give."""
+    """Return the spread of rows that must be equal, and the errors of the engine's other variant."""
     alike = [row.error_pct for row in nanotron.alike(runs)]
     there = [run for run in ran if run.gib]
     others = [nanotron.predict_column(run, other.reading, other.variant) for run in there]
@@ -131,7 +133,7 @@ def _explain_spread(
 
 
 def _explain_failures(failures: nanotron.Failures, ran: list[nanotron.Run]) -> list[str]:
-    """The runs that failed for another reason, and what each variant alone would say."""
+    """Return the runs that failed for another reason, and each variant's prediction for them."""
     share = nanotron.share_foreseen(failures.others, nanotron.fits_in_all)
     found = [
         f"of the {len(failures.others)} other failed runs {share:.1f} % are said not to fit; their cause is not known "

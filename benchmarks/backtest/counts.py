@@ -1,9 +1,9 @@
-"""A foreign engine's description, a decoder's shape and its layout become an operations file for `stratlab predict`.
+"""Turn a foreign engine's description, a decoder's shape and its layout into an operations file for `stratlab predict`.
 
-Shapes and layouts come first, then the description (engines/*.toml: what a rank holds, item by item), then a few small
-counts from which `predict` scales. As the trainer does it for its own engines: micro-batches of one and two rows; two
-small depths where stages are even, else the model's own; two and four ranks of data parallelism, where there are more;
-the first and the last stage.
+Shapes and layouts come first, then the description (engines/*.toml: a rank's memory, item by item), then a few small
+counts from which `predict` scales. They are chosen as the trainer does for its own engines: micro-batches of one and
+two rows. Two small depths if stages are even, else the model's own. Two and four ranks of data parallelism, if there
+are more. The first and the last stage.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROWS = (1, 2)
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama-shaped decoder. `tied`: the head is the embedding, where one rank has both."""
+    """A Llama-shaped decoder. `tied`: the head is the embedding, if a rank has both."""
 
     layers: int
     hidden: int
@@ -52,7 +52,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a decoder lies on devices. `micro_batches`: of one step. `zero_stage`: 1 shares out the optimizer."""
+    """A decoder's layout on devices. `micro_batches`: of one step. `zero_stage`: 1 divides the optimizer."""
 
     dp: int
     tp: int
@@ -72,15 +72,15 @@ class Layout:
         return self.dp * self.cp if self.zero_stage else 1
 
     def in_flight(self, stage: int) -> int:
-        """Micro-batches whose activations a stage holds at most under 1f1b."""
+        """Return micro-batches whose activations a stage holds at most under 1f1b."""
         return min(self.pp - stage, self.micro_batches)
 
 
 def layers_of(shape: Shape, stages: int, how: str) -> list[int]:
-    """Layers of each stage.
+    """Return the layers of each stage.
 
     "even": as many for each. "by cost": a stage is full when all weights up to here, the head's last, are more than
-    its share, as nanotron's build_model has it; the embedding costs nothing.
+    its share, as in nanotron's build_model; the embedding counts as zero.
     """
     if how == "even":
         assert shape.layers % stages == 0, f"{shape.layers} layers on {stages} stages"
@@ -100,9 +100,9 @@ class Held:
 
     Attributes:
         of: dimensions whose product, times `bytes`, is the whole item.
-        split: what divides it: "tp", and "sharers", the ranks that share out the optimizer.
+        split: its divisors: "tp", and "sharers", the ranks that divide the optimizer.
         each_layer: once for every layer of the stage and micro-batch in flight; else once.
-        only: dimension -> the value with which it is there; "several" is more than one.
+        only: dimension -> the value for which the item exists; "several" is more than one.
         windows: when; empty = always.
     """
 
@@ -128,7 +128,7 @@ class Engine:
 
 
 def read_engine(name: str) -> Engine:
-    """The description engines/<name>.toml."""
+    """Return the description engines/<name>.toml."""
     content = tomllib.loads((ENGINES / f"{name}.toml").read_text())
     held = [
         Held(
@@ -148,7 +148,7 @@ def read_engine(name: str) -> Engine:
 
 
 def build_operations(engine: Engine, shape: Shape, layout: Layout, variant: str = "") -> OperationsFile:
-    """The file of one model under one layout, for every micro-batch, depth and number of ranks."""
+    """Return the file of one model under one layout, for every micro-batch, depth and number of ranks."""
     even = engine.stages == "even"
     return OperationsFile(
         path=Path("not written"),
@@ -191,7 +191,7 @@ def _samples(engine: Engine, shape: Shape, layout: Layout, variant: str) -> Iter
 def _count_stage(
     engine: Engine, shape: Shape, layout: Layout, stage: int, rows: int, variant: str
 ) -> dict[str, dict[str, int]]:
-    """Window -> cause -> bytes of one rank of the stage."""
+    """Return window -> cause -> bytes of one rank of the stage."""
     last = stage == layout.pp - 1
     layers = layers_of(shape, layout.pp, engine.stages)[stage]
     ends = (stage == 0) + last - (shape.tied and layout.pp == 1)  # embedding, head

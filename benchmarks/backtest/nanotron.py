@@ -1,13 +1,14 @@
 """Rows of nanotron's table: the memory of rank 0, and which runs did not fit.
 
-Rank 0 alone writes a row, and with a pipeline rank 0 is of the first stage, which has no logits. The source divides by
-1024^3, so that the column is GiB. It has a column of allocated and one of reserved memory, and sets the peak of the
-first back within a step, so that the published one is the second or says little; which of them, and which variant of
-the engine, is decided on twelve rows that are judged no more (`choose`). A run fits where it fits as every variant, for
-the table does not say which one it is.
+Only rank 0 writes a row, and with a pipeline rank 0 belongs to the first stage, which has no logits. The source
+divides by 1024^3, so that the column is GiB. It has a column of allocated and one of reserved memory, and resets the
+peak of the first within a step. So the published column is the second, or has little meaning. `choose` decides the
+column and the variant of the engine on twelve rows, which are not judged afterwards. A run fits if it fits as every
+variant, because the table does not name the variant.
 
-How well the table's own columns can tell its memory is measured by a learner that has seen nearly all of the table
-(`learn_from_columns`). Another learner may reach more; what runs of equal columns differ by, none can (`alike`).
+A learner that has seen nearly all of the table measures how well the table's own columns predict its memory
+(`learn_from_columns`). Another learner may be better; differences between runs with equal columns have no prediction
+(`alike`).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ ROWS = 200
 
 @dataclass(frozen=True)
 class Run:
-    """One row. `gib`: of rank 0, where the run succeeded."""
+    """One row. `gib`: of rank 0, if the run succeeded."""
 
     model: str
     shape: Shape
@@ -77,14 +78,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Failures:
-    """Runs that failed: those that count as out of memory, and the others, whose cause nobody knows."""
+    """Runs that failed: those counted as out of memory, and the others, with an unknown cause."""
 
     out_of_memory: Sequence[Run]
     others: Sequence[Run]
 
 
 def read_runs(path: Path) -> list[Run]:
-    """All rows of the global batch that the table is about."""
+    """Return all rows of the global batch that the table is about."""
     return list(_runs(path))
 
 
@@ -106,7 +107,7 @@ def _runs(path: Path) -> Iterator[Run]:
 
 
 def calibration_rows(runs: Sequence[Run]) -> list[Run]:
-    """Twelve: of each model the run with the least memory, the one in the middle, and the one with the most."""
+    """Return twelve rows: of each model the run with the least memory, the median one, and the one with the most."""
     found = []
     for model in dict.fromkeys(run.model for run in runs):
         ran = sorted((run for run in runs if run.model == model and run.gib), key=lambda run: run.gib)
@@ -115,7 +116,7 @@ def calibration_rows(runs: Sequence[Run]) -> list[Run]:
 
 
 def choose(runs: Sequence[Run]) -> list[Choice]:
-    """Every reading with every variant, the one with the smallest error on these runs first."""
+    """Return every reading with every variant, the one with the smallest error on these runs first."""
     found = []
     for reading, variant in product(READINGS, read_engine("nanotron").variants):
         errors = [abs(predict_column(run, reading, variant).error_pct) for run in runs]
@@ -124,7 +125,7 @@ def choose(runs: Sequence[Run]) -> list[Choice]:
 
 
 def predict_column(run: Run, reading: str, variant: str) -> Row:
-    """What the published column should say of a run."""
+    """Return the predicted published column of a run."""
     file = _first_stage(_operations(run.shape, run.layout, variant))
     gib = READINGS[reading] * file.peak(run.rows, run.layout.ranks).total / GIB
     kind = "pp 1" if run.layout.pp == 1 else "pp > 1"
@@ -133,7 +134,9 @@ def predict_column(run: Run, reading: str, variant: str) -> Row:
 
 
 def learn_from_columns(runs: Sequence[Run]) -> list[float]:
-    """Errors, in percent, of a learner that has every column of the table and what both variants of ours say."""
+    """Return the errors, in percent, of a learner that has every column of the table and the predictions of both
+    variants.
+    """
     names = list(dict.fromkeys(run.model for run in runs))
     columns, guesses = [], []
     for run in runs:
@@ -153,12 +156,12 @@ def learn_from_columns(runs: Sequence[Run]) -> list[float]:
 def learn_errors(
     columns: Sequence[Sequence[float]], guess_gib: Sequence[float], measured_gib: Sequence[float]
 ) -> list[float]:
-    """Percent, with signs, row by row: a forest of trees that has learnt from the other nineteen twentieths.
+    """Return percent, with signs, row by row: a forest of trees that has learnt from the other nineteen twentieths.
 
     Args:
-        columns: of every row, what may tell its memory.
-        guess_gib: what the forest corrects.
-        measured_gib: what was measured.
+        columns: of every row, features for its memory.
+        guess_gib: the forest's starting value.
+        measured_gib: the measured memory.
     """
     missing = np.log(measured_gib) - np.log(guess_gib)
     forest = RandomForestRegressor(100, random_state=0)
@@ -168,12 +171,12 @@ def learn_errors(
 
 
 def fits_in_all(run: Run) -> bool:
-    """As `fits`, with every variant: the table does not say which of them a run is."""
+    """Return whether a run fits as every variant: the table does not name its variant."""
     return all(fits(run, variant) for variant in read_engine("nanotron").variants)
 
 
 def fits(run: Run, variant: str) -> bool:
-    """Whether `stratlab predict` says that the fullest rank has room on an H100 of 80 GB, be it nearly full."""
+    """Return whether `stratlab predict` finds room for the fullest rank on an H100 of 80 GB, even if nearly full."""
     file = _operations(run.shape, run.layout, variant)
     ranks = run.layout.ranks
     device = Device(DEVICE_GIB, count_groups(file, ranks))
@@ -191,11 +194,7 @@ def _first_stage(file: OperationsFile) -> OperationsFile:
 
 
 def sort_failures(judged: Sequence[Run], known: Sequence[Run]) -> Failures:
-    """A run counts as out of memory that failed where a smaller micro-batch ran and none as large or larger did.
-
-    Args:
-        known: every run that is known, these and others.
-    """
+    """Sort failed runs; out of memory are those for which a smaller micro-batch ran and no larger or equal one did."""
     ran: dict[tuple, list[int]] = defaultdict(list)
     for run in known:
         if run.succeeded:
@@ -217,7 +216,7 @@ def judge_column(rows: Sequence[Row]) -> list[Bar]:
 
 
 def judge_failures(failures: Failures, ran: Sequence[Run], has_room: Callable[[Run], bool]) -> list[Bar]:
-    """Foreseen out-of-memory, and false alarms over the runs that succeeded."""
+    """Return the bars for predicted out-of-memory, and for false alarms over the runs that succeeded."""
     full = failures.out_of_memory
     foreseen, alarms = share_foreseen(full, has_room), share_foreseen(ran, has_room)
     return [
@@ -227,13 +226,15 @@ def judge_failures(failures: Failures, ran: Sequence[Run], has_room: Callable[[R
 
 
 def share_foreseen(runs: Sequence[Run], has_room: Callable[[Run], bool]) -> float:
-    """Percent of these runs of which it is said that they do not fit."""
+    """Return the percentage of these runs that are predicted not to fit."""
     return _share(sum(not has_room(run) for run in runs), len(runs))
 
 
 def alike(runs: Sequence[Run]) -> list[Row]:
-    """Runs that must hold the same, because only the number of replicas without ZeRO differs: each against the median
-    of its group. What these differ by no prediction from the table's columns can foresee."""
+    """Return runs that must hold the same memory, because only the number of replicas without ZeRO differs.
+
+    Each is compared with the median of its group. The table's columns cannot predict their differences.
+    """
     groups: Mapping[tuple, list[Run]] = defaultdict(list)
     for run in runs:
         at = run.layout

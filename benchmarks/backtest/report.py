@@ -17,7 +17,7 @@ FEW = 50
 
 @dataclass(frozen=True)
 class Row:
-    """One run: GiB predicted and measured. `group`: what it is summed up with."""
+    """One run: GiB predicted and measured. `group`: its key for summaries."""
 
     case: str
     predicted_gib: float
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Bar:
-    """What was asked for, what was found, of how many rows. `sign`: "<=" or ">=", on which side it is met."""
+    """The bar, the result, and the number of rows. `sign`: "<=" or ">=", on which side it is met."""
 
     what: str
     found: float
@@ -47,7 +47,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the errors of some rows, in percent: without their signs, but for the bias."""
+    """The spread of the errors of some rows, in percent: without their signs, except for the bias."""
 
     rows: int
     mean: float
@@ -57,7 +57,7 @@ class Spread:
 
 
 def spread(errors: Sequence[float]) -> Spread:
-    """The p95 is the smallest error that 95 of 100 rows do not exceed."""
+    """Return the spread; the p95 is the smallest error that 95 of 100 rows do not exceed."""
     sizes = sorted(abs(error) for error in errors)
     p95 = sizes[math.ceil(0.95 * len(sizes)) - 1]
     return Spread(len(sizes), mean(sizes), p95, sizes[-1], mean(errors))
@@ -65,7 +65,7 @@ def spread(errors: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True)
 class Source:
-    """One published table, judged. `notes`: what a reader has to know of it, in sentences."""
+    """One published table, judged. `notes`: facts for its readers, in sentences."""
 
     name: str
     engine: str
@@ -76,7 +76,7 @@ class Source:
 
 
 def as_dict(sources: Sequence[Source]) -> dict[str, Any]:
-    """For reports/backtest.json."""
+    """Return the source for reports/backtest.json."""
     return {
         "schema_version": 1,
         "what": "memory predicted by stratlab's extrapolation from a description of a foreign engine, against what was "
@@ -105,14 +105,14 @@ def _groups(one: Source) -> Iterator[tuple[str, Any]]:
 
 
 def _listed(one: Source) -> Sequence[Row]:
-    """All rows, or those with the largest errors where there are many."""
+    """Return all rows, or, of many, the rows with the largest errors."""
     if len(one.rows) <= FEW:
         return one.rows
     return sorted(one.rows, key=lambda row: -abs(row.error_pct))[:WORST]
 
 
 def write_rows(path: Path, sources: Sequence[Source]) -> None:
-    """Every row: source, case, GiB predicted and measured, error in percent."""
+    """Write every row: source, case, GiB predicted and measured, error in percent."""
     with open(path, "w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(("source", "case", "predicted_gib", "measured_gib", "error_pct"))
@@ -123,7 +123,7 @@ def write_rows(path: Path, sources: Sequence[Source]) -> None:
 
 
 def build_page(sources: Sequence[Source], rows_file: str) -> str:
-    """Markdown: bars, then each source with its groups and rows."""
+    """Return Markdown: bars, then each source with its groups and rows."""
     lines = [
         "# The model of memory against published measurements",
         "",

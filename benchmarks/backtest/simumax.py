@@ -16,7 +16,7 @@ MOST_PCT = 3.0
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Every dense row with what is predicted of it; those of experts have no shapes in the source's table."""
+    """Yield every dense row with its prediction; rows of experts have no shapes in the source's table."""
     engine = read_engine("megatron")
     for given in read_table(path):
         if not given["hidden"]:
@@ -39,6 +39,6 @@ def judge(rows: list[Row]) -> list[Bar]:
 
 
 def read_table(path: Path) -> Iterator[dict[str, Any]]:
-    """A published table, whose first lines say where it is from."""
+    """Yield the rows of a published table; its first lines name its source."""
     with open(path) as file:
         yield from csv.DictReader(line for line in file if not line.startswith("#"))

@@ -12,7 +12,7 @@ from benchmarks.gpu.stages import PARTS, STAGES, Stage, UnknownStage, choose_sta
 
 WRONG_INPUT = 2
 CPU_SCALE = 8.0
-"""There a budget is not what is measured, and the machine may be busy."""
+"""Budgets are not measured there, and the machine may be busy."""
 EXAMPLE = """examples:
   make gpu PART=1 OUT=results                    the first nine minutes on a GPU
   make gpu STAGES=numerics,ab OUT=results        two stages
@@ -26,7 +26,7 @@ stages:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The arguments, with the table of stages."""
+    """Return the arguments, with the table of stages."""
     rows = [f"  {s.name:12} part {s.part}  {s.budget_s:4} s  {s.purpose}" for s in STAGES]
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--part", type=int, help=f"one of {', '.join(map(str, PARTS))}; default: all parts")
     parser.add_argument("--stages", default="", help="names from the table, separated by commas")
     comes_back, kept = (
-        "what comes back, at most 8 files",
+        "folder of the results, at most 8 files",
         "runs, caches and logs; default: a folder of the system's own",
     )
     parser.add_argument("--out", type=Path, default=Path("results/gpu"), help=comes_back)
@@ -54,21 +54,21 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def find_missing(device: str) -> str:
-    """Why the stages cannot run here; empty where they can."""
+    """Return why the stages cannot run here; empty if they can."""
     try:
         import torch
     except ImportError as failure:
         return f"torch cannot be imported by {sys.executable}: {failure} [SL-gpu-torch-missing]"
     if device == "cuda" and not torch.cuda.is_available():
         return (
-            "DEVICE=cuda: torch finds no CUDA device here; "
+            "DEVICE=cuda: torch does not find a CUDA device here; "
             "DEVICE=cpu TINY=1 runs every stage's code without one [SL-gpu-no-cuda]"
         )
     return ""
 
 
 def main(arguments: list[str]) -> int:
-    """0 if every stage executed something and none failed; 2 where nothing could be started."""
+    """Return 0 if every stage executed something and none failed; 2 if nothing could be started."""
     options = build_parser().parse_args(arguments)
     try:
         stages: tuple[Stage, ...] = choose_stages(options.stages, options.part)

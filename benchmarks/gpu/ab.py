@@ -26,7 +26,7 @@ ADAMW_BYTES = 28
 
 
 def run(session: Session) -> None:
-    """By value."""
+    """Measure by value."""
     session.measure("attention T2048", compare_packing, session, 2048, needs_s=10)
     session.measure("loss", compare_losses, session, needs_s=8)
     session.measure("rms norm", compare_norms, session)
@@ -40,7 +40,7 @@ def run(session: Session) -> None:
 
 
 def compare_packing(session: Session, tokens: int) -> dict[str, Any]:
-    """A packed row at the shape of Qwen2.5-3B, both ways: masks, varlen, flex, and no documents at all."""
+    """Return a packed row at the shape of Qwen2.5-3B, both ways: masks, varlen, flex, and no documents at all."""
     heads, kv_heads, dim = (4, 2, 16) if session.tiny else (16, 2, 128)
     tokens = 128 if session.tiny else tokens
     results = {}
@@ -85,7 +85,7 @@ def _packed_ways(
 
 
 def compare_losses(session: Session) -> dict[str, Any]:
-    """Head and loss at the vocabulary of Qwen2.5."""
+    """Return head and loss at the vocabulary of Qwen2.5."""
     sizes = (64, 16, 320) if session.tiny else (4096, 2048, 151936)
     states, weight, labels = draw_case(session.device, *sizes)
 
@@ -104,7 +104,7 @@ def compare_losses(session: Session) -> dict[str, Any]:
 
 
 def compare_norms(session: Session) -> dict[str, Any]:
-    """RMSNorm of transformers against torch's fused one, both ways."""
+    """Compare RMSNorm of transformers with torch's fused one, forward and backward."""
     from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
     rows, width = (64, 64) if session.tiny else (8192, 2048)
@@ -134,7 +134,7 @@ def compare_norms(session: Session) -> dict[str, Any]:
 
 
 def compare_adamw(session: Session) -> dict[str, Any]:
-    """torch.optim.AdamW by a loop, by foreach and fused, on the tensors of a decoder."""
+    """Compare torch.optim.AdamW by a loop, by foreach and fused, on the tensors of a decoder."""
     layers, width = (2, 32) if session.tiny else (24, 896)
     sizes = [(4 * width, width), (width, 4 * width), *[(width, width)] * 4, (width,), (width,)] * layers
     parameters = [torch.randn(size, device=session.device, requires_grad=True) for size in sizes]
@@ -154,7 +154,7 @@ def compare_adamw(session: Session) -> dict[str, Any]:
 
 
 def compare_lengths(session: Session) -> dict[str, Any]:
-    """The length of ViT-H, 257, against 256 and 264, by back end, both ways."""
+    """Return the length of ViT-H, 257, against 256 and 264, by back end, both ways."""
     rows, heads, dim = (2, 2, 16) if session.tiny else (64, 16, 80)
     back_ends: dict[str, paths.Path] = {
         "default": F.scaled_dot_product_attention,
@@ -177,7 +177,7 @@ def compare_lengths(session: Session) -> dict[str, Any]:
 
 
 def compare_layouts(session: Session) -> dict[str, Any]:
-    """ResNet-50 with both memory layouts, and with cuDNN's search for kernels."""
+    """Compare ResNet-50 with both memory layouts, and with cuDNN's search for kernels."""
     import torchvision
 
     batch, size = (2, 32) if session.tiny else (256, 224)
@@ -207,7 +207,7 @@ def compare_layouts(session: Session) -> dict[str, Any]:
 
 
 def compare_blocks(session: Session, kind: str) -> dict[str, Any]:
-    """One block as the project runs it, fp32 weights under autocast, eager and compiled."""
+    """Return one block as the project runs it, fp32 weights under autocast, eager and compiled."""
     block, x, more = (_build_vit_block if kind == "vit" else _build_decoder_block)(session)
     block.train()
 
@@ -247,7 +247,7 @@ def _build_vit_block(session: Session) -> tuple[nn.Module, Tensor, dict[str, Any
 def _build_decoder_block(session: Session) -> tuple[nn.Module, Tensor, dict[str, Any]]:
     from transformers import Qwen2Model
 
-    from stratlab_spec.models.decoder import SHAPES
+    from stratlab_spec.models.decoder_presets import SHAPES
     from trainer.models.decoder import describe
 
     shape = SHAPES["qwen_tiny" if session.tiny else "qwen2.5-3b"]

@@ -38,7 +38,7 @@ class Shape:
     mask: str
 
     def fitted(self, tiny: bool) -> Shape:
-        """With few tokens where only the code is to run."""
+        """Return the shape with few tokens if only the code is to run."""
         tokens = min(self.tokens, 65) if tiny else self.tokens
         return Shape(self.rows, self.heads, self.kv_heads, tokens, self.dim, self.mask)
 
@@ -51,7 +51,7 @@ SHAPES = {
     "bool mask 16/2 T2048 hd128": Shape(1, 16, 2, 2048, 128, "bool"),
 }
 OURS = tuple(name for name, shape in SHAPES.items() if shape.mask != "bool")
-"""What our models call; the others tell what packing costs."""
+"""Calls of our models; the others show the cost of packing."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Documents:
 
 
 def draw_documents(tokens: int, length: int, device: str) -> Documents:
-    """Documents of about `length` tokens, the same ones each time; one only where `length` is the whole row."""
+    """Return documents of about `length` tokens, always the same ones; a single one if `length` is the whole row."""
     generator = torch.Generator().manual_seed(tokens * 1000 + length)
     bounds = [0]
     while bounds[-1] < tokens:
@@ -88,13 +88,13 @@ def draw_documents(tokens: int, length: int, device: str) -> Documents:
 
 
 def draw_inputs(device: str, rows: int, heads: int, kv_heads: int, tokens: int, dim: int) -> list[Tensor]:
-    """q, k, v in bf16, random: zeros would make the same kernels faster."""
+    """Return q, k, v in bf16, random: zeros would make the same kernels faster."""
     sizes = [(rows, n, tokens, dim) for n in (heads, kv_heads, kv_heads)]
     return [torch.randn(s, device=device, dtype=torch.bfloat16, requires_grad=True) for s in sizes]
 
 
 def build_call(device: str, shape: Shape) -> Callable[[], Any]:
-    """Forward and backward of scaled_dot_product_attention at a shape."""
+    """Return forward and backward of scaled_dot_product_attention at a shape."""
     q, k, v = draw_inputs(device, shape.rows, shape.heads, shape.kv_heads, shape.tokens, shape.dim)
     upstream = torch.randn_like(q)
     mask = None
@@ -110,10 +110,10 @@ def build_call(device: str, shape: Shape) -> Callable[[], Any]:
 
 
 def build_project(documents: Documents, parts: int = 1) -> Path:
-    """What our models call, with what it needs of the documents made beforehand, as for all layers of a model.
+    """Return the attention that our models call, with its preparation made beforehand, as for all layers of a model.
 
     Args:
-        parts: of the row, each attended to by itself, as ranks do that gather the keys of all.
+        parts: of the row, attended to separately, as by ranks that gather the keys of all.
     """
     packings = [_pack(documents, (part, parts)) for part in range(parts)]
 
@@ -134,7 +134,9 @@ def _pack(documents: Documents, part: tuple[int, int]) -> Packing:
 
 
 def build_varlen(session: Session, documents: Documents, longest: int) -> Path:
-    """torch's varlen_attn over the documents of one row; on a CPU, which lacks it, the same document by document."""
+    """Return torch's varlen_attn over the documents of one row; on a CPU, which lacks it, the same document by
+    document.
+    """
 
     def on_device(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend_spans(q, k, v, Spans(documents.bounds, documents.bounds, longest), None)
@@ -157,7 +159,7 @@ def _flex(compiled: bool) -> Any:
 
 
 def build_flex(session: Session, documents: Documents) -> Path:
-    """flex_attention with a block mask of the documents, compiled on a GPU."""
+    """Return flex_attention with a block mask of the documents, compiled on a GPU."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     first = documents.starts[0]
@@ -176,7 +178,7 @@ def build_flex(session: Session, documents: Documents) -> Path:
 
 
 def build_forced(backend: Any, **options: Any) -> Path:
-    """One back end of scaled_dot_product_attention and no other; kv heads are repeated."""
+    """Return one back end of scaled_dot_product_attention and no other; kv heads are repeated."""
 
     def path(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k, v = (repeat_heads(t, q.shape[1]) for t in (k, v))
@@ -187,7 +189,9 @@ def build_forced(backend: Any, **options: Any) -> Path:
 
 
 def attend_exactly(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None) -> Tensor:
-    """By the formula, in the type of the inputs; `allowed` bool [token, token], None = all see all."""
+    """Compute attention by the formula, in the type of the inputs; `allowed` bool [token, token], None = all see
+    all.
+    """
     k, v = (repeat_heads(t, q.shape[1]) for t in (k, v))
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     if allowed is not None:
@@ -196,7 +200,7 @@ def attend_exactly(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None) -> T
 
 
 def run_both_ways(path: Path, inputs: Sequence[Tensor], upstream: Tensor) -> list[Tensor]:
-    """The output and the gradients of q, k and v."""
+    """Return the output and the gradients of q, k and v."""
     for tensor in inputs:
         tensor.grad = None
     out = path(*inputs)
@@ -205,6 +209,6 @@ def run_both_ways(path: Path, inputs: Sequence[Tensor], upstream: Tensor) -> lis
 
 
 def relative_error(found: Tensor, wanted: Tensor) -> float:
-    """Norm of the difference over the norm of what is wanted, in fp64."""
+    """Return the norm of the difference over the norm of the expected value, in fp64."""
     found, wanted = found.double(), wanted.double()
     return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))

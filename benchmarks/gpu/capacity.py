@@ -27,7 +27,7 @@ COUNTED = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free
 
 
 def run(session: Session) -> None:
-    """Both ways to allocate, half of the time each."""
+    """Measure both allocators, half of the time each."""
     for number, (name, setting) in enumerate(ALLOCATORS.items()):
         seconds = session.left_s() / (len(ALLOCATORS) - number) - 1
         log = session.work_folder / "logs" / f"capacity-{name}.log"
@@ -52,7 +52,7 @@ class Sweep:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4, fused=True)
 
     def train(self, batch: int, warm: int, steps: int) -> dict[str, Any]:
-        """Mean time of `steps` after `warm` ones, and what they took of the memory."""
+        """Return the mean time of `steps` after `warm` ones, and their memory."""
         device, is_cuda = self.session.device, self.session.is_cuda
         self.optimizer.zero_grad(set_to_none=True)  # of a batch that did not fit
         images = torch.randn(batch, 3, self.shape.image, self.shape.image, device=device)
@@ -91,7 +91,7 @@ class Sweep:
 
 
 def sweep(session: Session, name: str) -> None:
-    """Fits the memory per sample on two small batches, then fills the card."""
+    """Fit the memory per sample on two small batches, then fill the card."""
     found = Sweep(session)
     if not session.is_cuda:
         for batch in (2, 4):

@@ -1,4 +1,4 @@
-"""What the card can do at our shapes: GEMM, attention, copies, launches. What MFU is to be divided by."""
+"""The card's ceilings at our shapes: GEMM, attention, copies, launches. They are the denominators of MFU."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ GEMMS = {  # tokens, out, in
     "vit_huge down": (64 * 257, 1280, 5120),
 }
 BACKWARD = 3.5
-"""Multiply-adds of attention forward and backward, in those of the forward pass."""
+"""Multiply-adds of attention forward and backward, in units of the forward pass."""
 
 
 def run(session: Session) -> None:
-    """The one GEMM that tells a healthy card first."""
+    """Start with the GEMM that shows whether the card is healthy."""
     session.measure("gemm 8192", time_gemm, session, 128 if session.tiny else 8192)
     session.measure("copies", time_copies, session)
     session.measure("launches", time_launches, session)
@@ -49,14 +49,14 @@ def _draw(session: Session, *size: int) -> Tensor:
 
 
 def time_gemm(session: Session, size: int) -> dict[str, Any]:
-    """Square, bf16."""
+    """Time a square GEMM in bf16."""
     a, b = _draw(session, size, size), _draw(session, size, size)
     found = measure_time(session, lambda: a @ b.T)
     return {**found, "tflops": 2 * size**3 / found["ms"] / 1e9}
 
 
 def time_linear(session: Session, tokens: int, out: int, into: int) -> dict[str, Any]:
-    """Forward, gradient of the input and gradient of the weight of a linear layer."""
+    """Time forward, gradient of the input and gradient of the weight of a linear layer."""
     x, w, dy = _draw(session, tokens, into), _draw(session, out, into), _draw(session, tokens, out)
     calls = {"forward": lambda: x @ w.T, "d_input": lambda: dy @ w, "d_weight": lambda: dy.T @ x}
     ms = {name: measure_time(session, call, for_ms=80)["ms"] for name, call in calls.items()}
@@ -66,14 +66,14 @@ def time_linear(session: Session, tokens: int, out: int, into: int) -> dict[str,
 
 
 def time_attention(session: Session, shape: Shape) -> dict[str, Any]:
-    """Forward and backward, half the work where the mask is causal."""
+    """Time forward and backward; a causal mask halves the work."""
     found = measure_time(session, build_call(session.device, shape), for_ms=60)
     work = BACKWARD * 4 * shape.rows * shape.heads * shape.tokens**2 * shape.dim
     return {**found, "tflops": work * (1.0 if shape.mask == "full" else 0.5) / found["ms"] / 1e9}
 
 
 def time_copies(session: Session) -> dict[str, Any]:
-    """On the device, and between it and the host."""
+    """Time copies on the device, and between it and the host."""
     size = 2**22 if session.tiny else 2**31
     a = torch.randint(0, 255, (size,), dtype=torch.uint8, device=session.device)
     b = torch.empty_like(a)
@@ -91,7 +91,7 @@ def time_copies(session: Session) -> dict[str, Any]:
 
 
 def time_launches(session: Session) -> dict[str, Any]:
-    """Host time of small operations, which bounds a step of small kernels; us per call."""
+    """Return the host time of small operations, which bounds a step of small kernels; us per call."""
     calls = 200 if session.tiny else 2000
     x = torch.randn(64, 64, device=session.device)
     w = torch.randn(64, 64, device=session.device, requires_grad=True)
@@ -136,7 +136,7 @@ def _per_call(session: Session, call: Callable[[], Any], calls: int) -> dict[str
 
 
 def _time_graph(session: Session, x: Tensor) -> dict[str, float]:
-    """The same hundred kernels launched one by one, and as a CUDA graph; us per kernel."""
+    """Return the same hundred kernels launched one by one, and as a CUDA graph; us per kernel."""
 
     def chain() -> None:
         for _ in range(100):

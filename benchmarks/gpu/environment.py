@@ -36,7 +36,7 @@ KEPT_VARIABLES = ("CUDA", "NCCL", "TORCH", "PYTORCH", "LD_LIB", "OMP")
 
 
 def run(session: Session) -> None:
-    """From what is certain to what may fail."""
+    """Measure in order, from certain facts to those that may fail."""
     session.measure("versions", read_versions)
     session.measure("machine", read_machine, session)
     session.measure("torch settings", read_torch, session)
@@ -46,7 +46,7 @@ def run(session: Session) -> None:
 
 
 def read_versions() -> dict[str, Any]:
-    """Versions of what matters, and where some of it lies: the kit's packages come before the machine's."""
+    """Return versions of important packages, and the folders of some: the kit's packages come before the machine's."""
     versions = {}
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -57,7 +57,7 @@ def read_versions() -> dict[str, Any]:
 
 
 def read_machine(session: Session) -> dict[str, Any]:
-    """Cores, memory, disk, compilers and variables; on a GPU what nvidia-smi says."""
+    """Return cores, memory, disk, compilers and variables; on a GPU the output of nvidia-smi."""
     facts: dict[str, Any] = {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
@@ -73,7 +73,7 @@ def read_machine(session: Session) -> dict[str, Any]:
 
 
 def read_torch(session: Session) -> dict[str, Any]:
-    """The switches that change speed or precision, and the versions of what torch calls."""
+    """Return the switches that change speed or precision, and the versions of torch's libraries."""
     cuda, back = torch.backends.cuda, torch.backends.cudnn
     facts: dict[str, Any] = {
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
@@ -101,13 +101,13 @@ def read_torch(session: Session) -> dict[str, Any]:
 
 
 def read_kernels(session: Session) -> dict[str, Any]:
-    """The longest kernels of attention at each shape, bf16, forward and backward."""
+    """Return the longest kernels of attention at each shape, bf16, forward and backward."""
     found: dict[str, Any] = {}
     for name, shape in SHAPES.items():
         try:
             call = build_call(session.device, shape.fitted(session.tiny))
             found[name] = list_kernels(session, call, longest=3)
-        except Exception as failure:  # no kernel for this shape: the gate says so where a model needs it
+        except Exception as failure:  # no kernel for this shape: the gate reports it if a model needs it
             found[name] = f"{type(failure).__name__}: {failure}"[:200]
         free_memory(session.is_cuda)
     fused = [name for name in found if is_fused(found[name])]
@@ -115,12 +115,12 @@ def read_kernels(session: Session) -> dict[str, Any]:
 
 
 def is_fused(kernels: Any) -> bool:
-    """Whether a list of kernels, not a failure, has one of cuDNN's or flash's."""
+    """Return whether a list of kernels, not a failure, has one of cuDNN's or flash's."""
     return isinstance(kernels, list) and any(word in str(kernels).lower() for word in FUSED)
 
 
 def time_import(session: Session, code: str) -> dict[str, Any]:
-    """Seconds that an interpreter needs for an import, its own start included."""
+    """Return seconds that an interpreter needs for an import, its own start included."""
     began = time.time()
     command, seconds = [sys.executable, "-c", code], session.within(90)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)

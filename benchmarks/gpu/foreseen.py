@@ -1,9 +1,7 @@
-"""Counts what every run of the GPU's program will hold, into benchmarks/gpu/operations/.
+"""Count the memory of every run of the GPU's program, into benchmarks/gpu/operations/: some nine minutes.
 
-    python -m benchmarks.gpu.foreseen        some nine minutes
-
-Counted on a CPU, by CUDA's rules, where torch and DeepSpeed are installed. The runs on a card find the files, and say
-how far off they were.
+Counted on a CPU, by CUDA's rules, with torch and DeepSpeed installed. The runs on a card find the files, and report
+the error of the forecast.
 """
 
 from __future__ import annotations
@@ -17,21 +15,21 @@ from benchmarks.gpu.own_run import OPERATIONS, file_name
 from benchmarks.gpu.session import ROOT, Session
 
 UNCOUNTED = ("+compile", "+taught", "+again")
-"""What the compiler keeps is not counted (docs/memory.md); no teacher is there yet; a repeat has its first one's
-file."""
+"""The compiler's own memory is not counted (docs/memory.md); a teacher does not exist yet; a repeat has its first
+run's file."""
 PRECISION = "bf16"
-"""What `auto` is on these cards."""
+"""The value of `auto` on these cards."""
 
 
 def list_runs() -> list[str]:
-    """Names of the runs that are foreseen; files answer for every number of steps."""
+    """Return the names of the runs to count; files answer for every number of steps."""
     names = [*project.RUNS, *strategies.RUNS, *memory.RUNS]
     plain = [name.removesuffix(f"+{memory.SHORT}") for name in names]
     return [*dict.fromkeys(name for name in plain if not name.endswith(UNCOUNTED))]
 
 
 def count(name: str) -> int:
-    """One run's file; the exit code of the count."""
+    """Return one run's file; the exit code of the count."""
     session = Session("project", "cuda", False, "", "", 0.0)
     _, settings, _ = resolve_run(name, build_models(session))
     asked = {"PRECISION": PRECISION} | settings
@@ -42,7 +40,7 @@ def count(name: str) -> int:
 
 
 def main() -> int:
-    """1 if one of them could not be counted."""
+    """Count all runs; return 1 if a count failed."""
     OPERATIONS.mkdir(exist_ok=True)
     failed = [name for name in list_runs() if count(name)]
     print(f"not counted: {', '.join(failed) or 'none'}")

@@ -1,4 +1,4 @@
-"""What the figures have to hold, in one table. Where a gate fails, its stage fails."""
+"""Requirements on the figures, in one table. If a gate fails, its stage fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST_ERROR = 2e-2
 LARGEST_GLOO_ERROR = 1e-3
 """Relative, losses of two ranks against one process, fp32."""
 LARGEST_RESUMED_ERROR = 1e-3
-"""Relative, losses of a run that was stopped, killed, or has climbed the ladder, against one that nobody disturbed."""
+"""Relative, losses of a run that was stopped, killed, or has climbed the ladder, against an undisturbed run."""
 LARGEST_MEMORY_ERROR_PCT = 3.0
 """Of counted memory, against the peak of the device's allocator."""
 LARGEST_SHARE = 1e-3
@@ -22,7 +22,7 @@ OLDEST_CUDNN = 91501
 """Before 9.15.1 its attention is wrong for lengths that are not a multiple of 128 (pytorch#169849)."""
 MFU_FLOORS_PCT = {"vit_base": 35.0, "vit_huge": 42.0, "qwen2.5-3b": 42.0}
 """Estimates from published figures of trainers with compiled blocks, one H100 or H200 in bf16. Ours on an H200:
-compiled 38.1, 42.6, 45.5; as they are 30.5, 37.5, 35.9."""
+compiled 38.1, 42.6, 45.5; without 30.5, 37.5, 35.9."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Gate:
     """One rule on the lines of a stage.
 
     Attributes:
-        stages: whose lines it looks at, separated by spaces.
-        text: what has to hold.
-        value: name of a fact of the line, or a function of the line; None: the gate has nothing to say about it.
+        stages: names of the stages that it checks, separated by spaces.
+        text: the requirement.
+        value: name of a fact of the line, or a function of the line; None: the gate does not apply.
         holds: for such a value.
-        cuda_only: it means nothing on a CPU.
+        cuda_only: it has no meaning on a CPU.
     """
 
     stages: str
@@ -56,7 +56,7 @@ class Verdict:
 
 
 def _errors(line: Facts) -> list[float] | None:
-    """Every relative error of a line; a path that is not available here has none."""
+    """Return every relative error of a line, without paths that are not available here."""
     found: list[float] = []
     for entry in (line.get("errors") or {}).values():
         if isinstance(entry, Mapping):
@@ -98,7 +98,7 @@ GATES = (
     Gate(OWN_RUNS, "no retries of the allocator", "alloc_retries", lambda v: v == 0, True),
     Gate(
         OWN_RUNS,
-        "MFU of a model alone, its blocks compiled, at its floor",
+        "MFU of a single model, its blocks compiled, at its floor",
         _mfu,
         lambda v: v[0] >= v[1],
         True,
@@ -125,16 +125,16 @@ GATES = (
     ),
     Gate(
         "stops",
-        f"losses within {LARGEST_RESUMED_ERROR} of a run that nobody disturbed",
+        f"losses within {LARGEST_RESUMED_ERROR} of an undisturbed run",
         "loss_error",
         lambda v: v < LARGEST_RESUMED_ERROR,
     ),
-    Gate("stops", "a run that was told to stop loses no step", _lost_by_a_stop, lambda v: v == 0),
+    Gate("stops", "a stopped run does not lose a step", _lost_by_a_stop, lambda v: v == 0),
 )
 
 
 def judge_lines(lines: Iterable[Facts], device: str) -> list[Verdict]:
-    """Every gate on every measurement that was done and that it has something to say about."""
+    """Apply every gate to every finished measurement that it applies to."""
     found = []
     for line in lines:
         for gate in GATES:

@@ -1,7 +1,8 @@
 """Two ranks on one device over gloo against one process: the strategies' real collectives, on device tensors.
 
-The losses have to be equal; the times mean nothing. A collective that gloo lacks on a device says nothing of nccl. No
-pipeline is among them: gloo's messages between two ranks do not take a device's memory (torch 2.11).
+The losses have to be equal; the times have no meaning. A collective that gloo lacks on a device does not imply
+anything about nccl. No pipeline is among them: gloo's messages between two ranks do not take a device's memory (torch
+2.11).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MODELS = {
     "resnet": VIT | {"MODEL": "resnet", "IMAGE_SIZE": "32", "LR": "1e-4", "GLOBAL_BATCH_SIZE": "8"},
 }
 ALONE = {"resnet": {"MICRO_BATCH_SIZE": "8"}}
-"""One process has at once what two ranks have, whose batch norm is that of all their samples."""
+"""One process holds two ranks' samples at once, because batch norm covers all of them."""
 GIVEN = {"STRATEGY": "nd", "LAYOUT": "given"}
 LAYOUTS = {
     "nd tp": GIVEN | {"TP": "2"},
@@ -48,7 +49,7 @@ TWO_RANKS = [
 
 
 def run(session: Session) -> None:
-    """One process of a model comes before its first two ranks."""
+    """Run one process of a model before its first two ranks."""
     alone: dict[str, dict[str, Any]] = {}
     for name in TINY_RUNS if session.tiny else RUNS:
         model, strategy = name.split(":")
@@ -75,7 +76,7 @@ def _train(
 ) -> dict[str, Any]:
     seconds = session.within(LONGEST_S)
     facts = train(session, f"gloo-{name.replace(' ', '')}", settings, seconds=seconds, command=command or ())
-    facts.pop("falls", None)  # too few steps to say
+    facts.pop("falls", None)  # too few steps to judge
     status = facts.pop("status")
     if alone and status == "done":
         facts |= compare_losses(facts, alone)

@@ -20,7 +20,7 @@ class SharedDevice(World):
 
 
 def read_shared_world(env: Mapping[str, str]) -> World:
-    """As `read_world`, for ranks that share a device."""
+    """Do the same as `read_world`, for ranks that share a device."""
     found = read_world(env)
     return SharedDevice(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
 

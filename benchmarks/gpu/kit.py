@@ -1,10 +1,11 @@
-"""Packs a folder that alone is enough on a bare GPU machine: code, and the packages that are missing there.
+"""Pack a folder that suffices on a bare GPU machine: code, and the packages that are missing there.
 
     make gpu-kit                                     writes gpu-kit/
     python -m benchmarks.gpu.kit --uv UV OUT
 
-Nothing is installed there: `site/` holds the packages unpacked, for CPython 3.12 on x86-64 Linux, and `start` makes an
-interpreter that finds them before the machine's own. The versions are the project's pins (requirements/gpu_kit.txt).
+The machine needs no installation: `site/` holds the packages unpacked, for CPython 3.12 on x86-64 Linux, and `start`
+makes an interpreter that finds them before the machine's own. The versions are the project's pins
+(requirements/gpu_kit.txt).
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class BadKit(Exception):
 
 
 def build_kit(out: Path, uv: Path) -> None:
-    """Writes the kit to a folder beside `out` and renames it.
+    """Write the kit to a temporary folder next to `out` and rename it.
 
     Raises:
-        BadKit: a package is not there for this Python and platform, or the kit is too large.
+        BadKit: a package is missing for this Python and platform, or the kit is too large.
     """
     check_replaceable(out)
     temporary = out.with_name(f".{out.name}.tmp")
@@ -49,22 +50,22 @@ def build_kit(out: Path, uv: Path) -> None:
 
 
 def check_replaceable(out: Path) -> None:
-    """A kit takes the place of a kit, not of the results that lie in it.
+    """Check that a kit replaces only a kit, not results in its folder.
 
     Raises:
-        BadKit: `out` is no folder, or holds something that no kit brings.
+        BadKit: `out` is not a folder, or holds a file that does not belong to a kit.
     """
     if not out.exists():
         return
     other = sorted(path.name for path in out.iterdir() if path.name not in ENTRIES) if out.is_dir() else [""]
     if other:
         raise BadKit(
-            f"{out}: holds {other[0] or 'a file'}, which is no part of a kit; move it elsewhere first [SL-kit-replaces]"
+            f"{out}: {other[0] or 'a file'} there is not part of a kit; move it elsewhere first [SL-kit-replaces]"
         )
 
 
 def copy_code(kit: Path) -> None:
-    """The code as it lies here, and what starts it."""
+    """Copy the code of this checkout, and the start script."""
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
     for name in CODE:
         shutil.copytree(ROOT / name, kit / name, ignore=ignore)
@@ -74,7 +75,7 @@ def copy_code(kit: Path) -> None:
 
 
 def fetch_packages(site: Path, uv: Path) -> None:
-    """Unpacks the locked packages for the other Python; DeepSpeed is built from its source without its kernels."""
+    """Unpack the locked packages for the other Python; DeepSpeed is built from its source without its kernels."""
     lock = ["--no-deps", "--require-hashes", "--build-constraints", ROOT / "requirements" / "build.txt"]
     wanted = ["--python-platform", PLATFORM, "--python-version", PYTHON, "--python", sys.executable]
     command = [uv, "pip", "install", "--quiet", "--target", site, *lock, *wanted, "-r", REQUIREMENTS]
@@ -90,10 +91,10 @@ def fetch_packages(site: Path, uv: Path) -> None:
 
 
 def check_kit(kit: Path) -> None:
-    """That it is small enough and made for the one Python.
+    """Check that it is small enough and made for the one Python.
 
     Raises:
-        BadKit: with all that is wrong.
+        BadKit: with every problem.
     """
     foreign = [path.relative_to(kit) for path in kit.rglob("*.so*") if TAG not in path.name]
     wrong = [f"{path} is not for {TAG} [SL-kit-python]" for path in foreign]
@@ -106,12 +107,12 @@ def check_kit(kit: Path) -> None:
 
 
 def measure_mb(place: Path) -> float:
-    """Bytes of a file, or of all files of a folder, in MB."""
+    """Return bytes of a file, or of all files of a folder, in MB."""
     return sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()) / 1e6
 
 
 def start_lines() -> list[str]:
-    """One per part, with its minutes and stages."""
+    """Return one per part, with its minutes and stages."""
     found = []
     for part in PARTS:
         stages = [stage for stage in STAGES if stage.part == part]
@@ -122,7 +123,7 @@ def start_lines() -> list[str]:
 
 
 def build_readme() -> str:
-    """How to start it."""
+    """Return how to start it."""
     lines = "\n".join(f"    {line}" for line in start_lines())
     return f"""# stratlab on a bare GPU machine
 
@@ -139,7 +140,7 @@ Of several Pythons: `/path/to/python{PYTHON} start --part 1 --out RESULTS`. What
 
 
 def main(arguments: list[str]) -> int:
-    """Makes the kit and says what is in it and how to start it."""
+    """Make the kit; print its content and the command to start it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kit", description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, nargs="?", default=ROOT / "gpu-kit", help="default: gpu-kit/")
     parser.add_argument("--uv", type=Path, default=ROOT / ".tools/bootstrap/bin/uv", help="the installer")

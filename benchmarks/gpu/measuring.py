@@ -17,7 +17,7 @@ Call = Callable[[], Any]
 
 
 def free_memory(is_cuda: bool) -> None:
-    """Gives back what the last measurement has left over on the device."""
+    """Free the last measurement's leftovers on the device."""
     if not is_cuda:
         return
     gc.collect()
@@ -29,7 +29,7 @@ def free_memory(is_cuda: bool) -> None:
 
 
 def measure_time(session: Session, call: Call, *, for_ms: float = 250.0) -> dict[str, float]:
-    """Median time of a call in ms with its 10th and 90th percentile, and the number of calls."""
+    """Return the median time of a call in ms with its 10th and 90th percentile, and the number of calls."""
     times = sorted(_time_on_device(call, for_ms) if session.is_cuda else _time_on_host(call))
     return {
         "ms": statistics.median(times),
@@ -70,7 +70,7 @@ def _time_on_device(call: Call, for_ms: float, warm: int = 3) -> list[float]:
 
 
 def measure_peak_gib(session: Session, call: Call) -> float | None:
-    """GiB that a call adds at its peak to what is allocated before it; None on a CPU."""
+    """Return the GiB that a call adds at its peak to the memory allocated before it; None on a CPU."""
     if not session.is_cuda:
         return None
     import torch
@@ -86,7 +86,7 @@ def measure_peak_gib(session: Session, call: Call) -> float | None:
 def compare_ways(
     session: Session, ways: Mapping[str, Call], *, memory: bool = True, for_ms: float = 120.0
 ) -> dict[str, Any]:
-    """Time and memory of each way to do the same, or why it has none."""
+    """Return time and memory of each implementation, or why it was not measured."""
     found: dict[str, Any] = {}
     for name, way in ways.items():
         if not session.has_time(2):
@@ -104,7 +104,7 @@ def compare_ways(
 
 
 def list_kernels(session: Session, call: Call, longest: int = 6) -> list[str]:
-    """Names of the device's kernels (operators on a CPU) of one call, the longest first."""
+    """Return the names of the device's kernels (operators on a CPU) of one call, the longest first."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

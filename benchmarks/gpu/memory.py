@@ -1,8 +1,8 @@
-"""Memory that was counted before against the allocator's own peak: small runs of many kinds (docs/memory.md).
+"""Predicted memory against the allocator's own peak: small runs of many kinds (docs/memory.md).
 
-The engines ask for a tensor's bytes; what the card's allocator reports at its peak has to be what was counted. The runs
-of `project` and `strategies` are judged by the same gate. Several runs share the card: each has an allocator of its
-own, and no time is read here.
+The engines allocate a tensor's bytes; the peak that the card's allocator reports has to equal the count. The same gate
+judges the runs of `project` and `strategies`. Several runs share the card: each has an allocator of its own, and
+their times are not used.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ TINY_RUNS = ("qwen2.5-0.5b:zero3+short", "vit_base:single+lora+short", "resnet:d
 
 
 def run(session: Session) -> None:
-    """Each kind once."""
+    """Run each kind once."""
     train_all(session, session.choose(TINY_RUNS if session.tiny else RUNS), at_once=AT_ONCE)

@@ -23,7 +23,7 @@ TINY_TEXT = {**ARITHMETIC, "TRAIN_SAMPLES": "400", "SEQ_LEN": "192", **TINY}
 CONVOLUTIONAL = ("resnet", "mobilenet", "efficientnet", "vgg")
 NAMES = ("vit_base", "vit_huge", *CONVOLUTIONAL, "qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b", "experts")
 LARGE_CARD_GIB = 100.0
-"""From here on two rows of 2048 tokens of the 3B model fit beside its fp32 state."""
+"""From here on two rows of 2048 tokens of the 3B model fit in addition to its fp32 state."""
 
 EXTRAS: dict[str, Settings] = {
     "compile": {"COMPILE": "true"},
@@ -53,10 +53,10 @@ EXTRAS: dict[str, Settings] = {
     "taught": {"TEACHER": "gpu/vit_base-single-kept-short"},
     "again": {},
 }
-"""A run is named `model:strategy`, with these after a plus; `again` only tells a repeat from the first. `taught` learns
-from vit_base:single+kept+short, which has to have run."""
+"""A run is named `model:strategy`, with these after a plus; `again` only marks a repeat. `taught` learns from
+vit_base:single+kept+short, which has to have run."""
 COMPILE_S = 40
-"""What compiling adds to a run, at least."""
+"""The time that compiling adds to a run, at least."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Model:
 
 
 def build_models(session: Session) -> dict[str, Model]:
-    """name -> model, at the size of this card; in small the same names stand for small models."""
+    """Return name -> model, at the size of this card; in small sizes the same names mean small models."""
     if session.tiny:
         text = Model(TINY_TEXT | {"MODEL": "qwen_tiny", "LR": "3e-3"}, 1)
         smaller = {"MODEL": "vit_tiny", "IMAGE_SIZE": "16", "LR": "1e-3"}
@@ -106,7 +106,7 @@ def _text(model: str, rows: str, needs_s: float) -> Model:
 
 
 def read_card_gib(session: Session) -> float:
-    """Memory of the card, asked without torch, whose context would take some of it from the runs."""
+    """Return the memory of the card, read without torch: torch's context would take some of it from the runs."""
     if not session.is_cuda:
         return 0.0
     said = ask("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits").split()
@@ -114,7 +114,7 @@ def read_card_gib(session: Session) -> float:
 
 
 def find_run_problems(names: str) -> list[str]:
-    """What is not known of runs that were asked for, and what is."""
+    """Return problems of the requested runs: unknown parts, and the known ones."""
     problems = []
     for name in (part.strip() for part in names.split(",") if part.strip()):
         model, _, rest = name.partition(":")
@@ -134,7 +134,7 @@ def find_run_problems(names: str) -> list[str]:
 
 
 def resolve_run(name: str, models: Mapping[str, Model]) -> tuple[str, Settings, float]:
-    """`vit_base:single+compile` -> (model, settings, seconds it needs)."""
+    """Return `vit_base:single+compile` -> (model, settings, seconds it needs)."""
     model, _, rest = name.partition(":")
     strategy, *extras = rest.split("+")
     settings = {**models[model].settings, "STRATEGY": strategy}

@@ -29,7 +29,7 @@ TINY_LENGTHS = (33, 64)
 
 
 def run(session: Session) -> None:
-    """The losses first; flex last, because each shape is compiled for half a minute."""
+    """Check the losses first; flex last, because each shape is compiled for half a minute."""
     torch.backends.cuda.matmul.allow_tf32 = False
     heads, lengths = (TINY_HEADS, TINY_LENGTHS) if session.tiny else (HEADS, LENGTHS)
     session.measure("loss of the project", check_own_loss, session)
@@ -47,7 +47,7 @@ def _name(kind: str, tokens: int, shape: tuple[int, int, int]) -> str:
 
 
 def check_attention(session: Session, tokens: int, shape: tuple[int, int, int]) -> dict[str, Any]:
-    """Relative errors of output and gradients of each path; a sentence for one that is not available here."""
+    """Return relative errors of output and gradients of each path; a sentence for one that is not available here."""
     heads, kv_heads, _ = shape
     documents = paths.draw_documents(tokens, max(8, tokens // 16), session.device)
     causal, packed = _masks(documents)
@@ -77,14 +77,14 @@ def check_attention(session: Session, tokens: int, shape: tuple[int, int, int]) 
 
 
 def check_flex(session: Session, tokens: int, shape: tuple[int, int, int]) -> dict[str, Any]:
-    """As `check_attention`, of flex_attention."""
+    """Do the same as `check_attention` for flex_attention."""
     documents = paths.draw_documents(tokens, max(8, tokens // 16), session.device)
     path = paths.build_flex(session, documents)
     return {"errors": _compare(session, tokens, shape, {"flex": (path, _masks(documents)[1])})}
 
 
 def _masks(documents: paths.Documents) -> tuple[Tensor, Tensor]:
-    """Causal, and causal inside documents: bool [token, token]."""
+    """Return causal, and causal inside documents: bool [token, token]."""
     starts = documents.starts[0]
     order = torch.arange(len(starts), device=starts.device)
     causal = order[:, None] >= order[None, :]
@@ -127,7 +127,7 @@ def _compare(
 
 
 def check_own_loss(session: Session) -> dict[str, Any]:
-    """`trainer.models.model_with_loss.sum_losses` of bf16 logits against fp64."""
+    """Return `trainer.models.model_with_loss.sum_losses` of bf16 logits against fp64."""
     rows, classes = (8, 320) if session.tiny else (512, 151936)
     logits = torch.randn(1, rows, classes, device=session.device, dtype=torch.bfloat16, requires_grad=True)
     labels = torch.randint(0, classes, (1, rows), device=session.device)
@@ -144,7 +144,7 @@ def check_own_loss(session: Session) -> dict[str, Any]:
 
 
 def check_chunked_loss(session: Session) -> dict[str, Any]:
-    """Head and loss, in chunks and plain, against fp32."""
+    """Return head and loss, in chunks and plain, against fp32."""
     sizes = (64, 16, 320) if session.tiny else (1024, 2048, 32000)
     states, weight, labels = draw_case(session.device, *sizes)
     exact = [t.detach().float().requires_grad_() for t in (states, weight)]
@@ -163,7 +163,7 @@ def check_chunked_loss(session: Session) -> dict[str, Any]:
 
 
 def chunked_loss(states: Tensor, weight: Tensor, labels: Tensor, chunks: int) -> Tensor:
-    """The project's: sum of the losses of the labels that count.
+    """Return the project's: sum of the losses of the labels that count.
 
     Args:
         states: [token, hidden]. weight: [class, hidden]. labels: int64 [token], IGNORED = none.
@@ -172,14 +172,14 @@ def chunked_loss(states: Tensor, weight: Tensor, labels: Tensor, chunks: int) ->
 
 
 def plain_loss(states: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """The same with all logits at once, as torch computes it."""
+    """Return the loss with all logits at once, as torch computes it."""
     return F.cross_entropy((states @ weight.T).float(), labels, ignore_index=IGNORED, reduction="sum")
 
 
 def draw_case(
     device: str, tokens: int, hidden: int, classes: int, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """States, weight and labels, three of ten without a label; seeded."""
+    """Return states, weight and labels, three of ten without a label; seeded."""
     torch.manual_seed(1)
     states = torch.randn(tokens, hidden, device=device, dtype=dtype, requires_grad=True)
     weight = torch.randn(classes, hidden, device=device, dtype=dtype).mul_(0.02).requires_grad_()

@@ -11,7 +11,7 @@ from benchmarks.gpu.session import Session
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the stage that the session names."""
+    """Run the stage that the session names."""
     session = Session.from_json(arguments[0])
     end_with_parent()
     raise_on_signals()

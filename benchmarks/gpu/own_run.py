@@ -24,7 +24,7 @@ COMPARISON = "gpu"
 PROGRAM = (sys.executable, "-m", "trainer")
 FOREIGN = ("TRAINER_", "PET_", "MLFLOW_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "STRATLAB_LAUNCHER")
 OPERATIONS = Path(__file__).parent / "operations"
-"""What each run is foreseen to hold, counted by `python -m benchmarks.gpu.foreseen`."""
+"""Memory forecasts of the runs, counted by `python -m benchmarks.gpu.foreseen`."""
 SUMMARY_FIELDS = """
 samples_per_s tokens_per_s useful_tokens_per_s mfu_pct mfu_literature_pct mfu_useful_pct step_time_ms_p50
 step_time_ms_p95 data_ms_p50 forward_ms_p50 backward_ms_p50 optimizer_ms_p50 measured_steps peak_memory_gib
@@ -34,24 +34,24 @@ wire_bytes_per_step skipped_steps alloc_retries forecast_memory_gib forecast_mem
 forecast_memory_deviates
 """
 KEPT = tuple(SUMMARY_FIELDS.split())
-"""What is taken over of a run's summary."""
+"""Fields taken from a run's summary."""
 ENDS = 3
-"""Losses that are averaged at both ends, to tell whether they fall."""
+"""Losses that are averaged at both ends, to see whether they fall."""
 
 
 def folder_of(session: Session, name: str) -> Path:
-    """The run directory of a run."""
+    """Return the run directory of a run."""
     return session.work_folder / "results" / COMPARISON / file_name(name)
 
 
 def file_name(name: str) -> str:
-    """`vit_base:single+compile` as a run is called."""
+    """Return `vit_base:single+compile` as a run is called."""
     return re.sub(r"[^a-z0-9_]", "-", name)
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a process of a run is started with."""
+    """The arguments of a run's process."""
 
     folder: Path
     log: Path
@@ -61,7 +61,7 @@ class Start:
 def prepare_start(
     session: Session, name: str, settings: Mapping[str, str], *, goes_on: bool = False
 ) -> Start:
-    """Clears the run's place, unless it is to go on there, and lays down what is foreseen of its memory.
+    """Clear the run's place, unless it is to continue there, and copy its memory forecasts.
 
     Args:
         settings: without TRAINER_.
@@ -89,16 +89,16 @@ def train(
     goes_on: bool = False,
     ends_with: int = 0,
 ) -> dict[str, Any]:
-    """Runs it to its end, or until the time is over.
+    """Run it to its end, or until the time is over.
 
     Args:
         settings: without TRAINER_.
         command: instead of `python -m trainer`.
-        goes_on: where the run of this name has left off.
-        ends_with: the exit code that is wanted, where it is not 0.
+        goes_on: resume the run of this name.
+        ends_with: the expected exit code, if it is not 0.
 
     Returns:
-        facts, with `status` and, where it failed, `error` and the end of its log.
+        facts, with `status`; a failed run has `error` and the end of its log.
     """
     start = prepare_start(session, name, settings, goes_on=goes_on)
     code, wall_s = run_command(command or PROGRAM, env=start.env, log=start.log, seconds=seconds, folder=ROOT)
@@ -112,18 +112,18 @@ def train(
 
 
 def build_environment() -> dict[str, str]:
-    """Of a run: nothing of a launcher around us."""
+    """Return the environment of a run, without variables of a launcher around this process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     env["TOKENIZERS_PARALLELISM"] = "false"
     try:
         socket.gethostbyname(socket.gethostname())
-    except OSError:  # else torch's launcher hands out a name that nobody resolves
+    except OSError:  # else torch's launcher hands out a name that cannot be resolved
         env["PET_LOCAL_ADDR"] = "127.0.0.1"
     return env
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What a run directory says, also of a run that was cut off."""
+    """Return the facts of a run directory, also of an interrupted run."""
     lines = [line for line in read_lines(folder / "metrics.jsonl") if line.get("kind") == "train"]
     facts: dict[str, Any] = {
         "losses": [line.get("loss") for line in lines],
@@ -143,7 +143,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def judge_losses(losses: Sequence[Any]) -> dict[str, bool]:
-    """Whether every loss is a finite number, and whether the last ones are lower than the first."""
+    """Return whether every loss is a finite number, and whether the last ones are lower than the first."""
     numbers = [loss for loss in losses if isinstance(loss, int | float) and math.isfinite(loss)]
     finite = bool(losses) and len(numbers) == len(losses)
     enough = len(numbers) >= 2 * ENDS
@@ -152,7 +152,7 @@ def judge_losses(losses: Sequence[Any]) -> dict[str, bool]:
 
 
 def compare_losses(run: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
-    """Largest relative differences of losses and gradient norms; `nan` where they cannot be compared."""
+    """Return largest relative differences of losses and gradient norms; `nan` if they cannot be compared."""
     found = {}
     for name, key in (("loss_error", "losses"), ("norm_error", "grad_norms")):
         ours, theirs = run[key], alone[key]

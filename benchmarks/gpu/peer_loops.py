@@ -22,12 +22,12 @@ LIBRARIES = {
     "timm_loop": "timm",
     "timm_model": "timm",
 }
-"""What each peer needs to be installed."""
+"""Packages that each peer needs."""
 
 
 @dataclass
 class Clock:
-    """Mean time of the steps after the warm ones; waits for the device only at both ends."""
+    """Measure the mean time of the steps after the warm ones; wait for the device only at both ends."""
 
     is_cuda: bool
     warm: int
@@ -36,7 +36,7 @@ class Clock:
     times: list[float] = field(default_factory=list)
 
     def step(self) -> None:
-        """After every update."""
+        """Count an update."""
         self.done += 1
         if self.done in (self.warm, self.warm + self.steps):
             if self.is_cuda:
@@ -50,7 +50,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Job:
-    """What every peer is given.
+    """The input of every peer.
 
     Attributes:
         batches: (inputs, labels), one per micro-batch.
@@ -76,7 +76,7 @@ class Job:
 
 
 def build_job(session: Session, family: str, peer: str, settings: dict[str, str]) -> Job:
-    """The model of a family on the device, with batches that lie ready there; `timm_model` has timm's own ViT."""
+    """Return the model of a family on the device, with its batches there; `timm_model` has timm's own ViT."""
     torch.manual_seed(0)
     config = Config.model_validate({"run": "peer", **settings})
     model, draw = (_build_images if family == "vit" else _build_text)(session, config)
@@ -128,7 +128,7 @@ def _build_timm(session: Session, config: Config) -> nn.Module:
 
 
 def train_peer(session: Session, family: str, peer: str, settings: dict[str, str]) -> dict[str, Any]:
-    """Time of a step of one peer, its peak memory and its last loss."""
+    """Return time of a step of one peer, its peak memory and its last loss."""
     job = build_job(session, family, peer, settings)
     if session.is_cuda:
         torch.cuda.reset_peak_memory_stats()
@@ -158,7 +158,7 @@ def _run_plain(job: Job) -> float:
 
 
 def _run_timm(job: Job) -> float:
-    """As timm's train.py: waits for the device after each update, and keeps a running mean of the loss."""
+    """Train as timm's train.py: it waits for the device after each update, and keeps a running mean of the loss."""
     import timm.utils
 
     optimizer, mean, loss = job.optimizer(), timm.utils.AverageMeter(), torch.zeros(())
@@ -177,7 +177,7 @@ def _run_timm(job: Job) -> float:
 
 
 class _WithLoss(nn.Module):
-    """What transformers' Trainer wants of a model."""
+    """A model in the form that transformers' Trainer requires."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class _WithLoss(nn.Module):
 
 
 class _Ready(torch.utils.data.Dataset):
-    """Batches that lie on the device, handed out whole."""
+    """Batches on the device, returned whole."""
 
     def __init__(self, job: Job) -> None:
         self.batches, self.rows = job.batches, len(job.batches[0][1])

@@ -1,7 +1,7 @@
-"""The project and its peers on the same module, batch, loss, optimizer and precision: whose step is shorter.
+"""The project and its peers on the same module, batch, loss, optimizer and precision: which step is shorter.
 
 Each peer is a process of its own, `python -m benchmarks.gpu.peers SESSION FAMILY PEER...`, so that none has another's
-memory; in small one process takes them all.
+memory; in small sizes one process runs them all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONGEST_S, OWN_LONGEST_S = 60.0, 90.0
 
 
 def run(session: Session) -> None:
-    """Our own run of a model first, then its peers."""
+    """Run our own model first, then its peers."""
     for family, peers in PEERS.items():
         if not session.has_time(OWN_NEEDS_S):
             session.skip(f"{family}:project", OWN_NEEDS_S)
@@ -47,7 +47,7 @@ def run(session: Session) -> None:
 
 
 def settings_of(session: Session, family: str) -> Settings:
-    """Without packing, which the peers do not have: a row is one document for all."""
+    """Return the settings without packing, which the peers do not have: a row is one document for all."""
     steps = "10" if session.tiny else "30"
     more = {"STRATEGY": "single", "PROFILE_STEPS": "0", "STEPS": steps}
     packing = {"PACKING": "false"} if family == "qwen" else {}
@@ -76,7 +76,9 @@ def _run_group(session: Session, family: str, peers: list[str], own: dict[str, A
 
 
 def compare_times(own: dict[str, Any], peer_ms: float) -> dict[str, float]:
-    """Our median step over the peer's mean step; also without our data phase, for the peers' batches lie ready."""
+    """Return our median step over the peer's mean step; also without our data phase, because the peers' batches are
+    ready.
+    """
     ours = own.get("step_time_ms_p50")
     if not ours:
         return {}
@@ -85,7 +87,7 @@ def compare_times(own: dict[str, Any], peer_ms: float) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> None:
-    """Trains peers, and prints one line for each."""
+    """Train peers, and print one line for each."""
     session, family, peers = Session.from_json(arguments[0]), arguments[1], arguments[2:]
     settings = {name.lower(): value for name, value in settings_of(session, family).items()}
     for peer in peers:

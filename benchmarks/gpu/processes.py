@@ -20,12 +20,12 @@ from stratlab.processes import MARK, Processes
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
-class Ended(BaseException):  # so that no measurement takes it for its own failure
+class Ended(BaseException):  # so that a measurement does not treat it as its own failure
     """SIGTERM or SIGINT to this program."""
 
 
 class NestedProcesses(Processes):
-    """As `Processes`, and those that a member has started with a mark of their own are members too."""
+    """The same as `Processes`, with members' children that have a mark of their own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def run_command(
     folder: Path | None = None,
     grace_s: float = 4.0,
 ) -> tuple[int | None, float]:
-    """(exit code, or None where the time was over; seconds). Its whole tree is gone afterwards."""
+    """Return (exit code, or None if the time was over; seconds). Its whole process tree has then ended."""
     log.parent.mkdir(parents=True, exist_ok=True)
     processes, began = NestedProcesses(), time.monotonic()
     try:
@@ -62,7 +62,7 @@ def run_command(
 
 
 def raise_on_signals() -> None:
-    """Turns SIGTERM and SIGINT into `Ended`, so that what was started is ended on the way out."""
+    """Turn SIGTERM and SIGINT into `Ended`, so that started processes are ended on the way out."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
@@ -73,13 +73,13 @@ def raise_on_signals() -> None:
 
 
 def end_with_parent() -> None:
-    """SIGTERM for this process when the one that started it is gone, also after a SIGKILL."""
+    """Send SIGTERM to this process when its parent ends, also after a SIGKILL."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def read_tail(path: Path, lines: int = 25, width: int = 300) -> list[str]:
-    """The last lines of a log, cut to a width."""
+    """Return the last lines of a log, cut to a width."""
     try:
         return [line[:width] for line in path.read_text(errors="replace").splitlines()[-lines:]]
     except OSError:
@@ -87,7 +87,7 @@ def read_tail(path: Path, lines: int = 25, width: int = 300) -> list[str]:
 
 
 def ask(*command: str, **options: Any) -> str:
-    """What a short command prints, or why it does not."""
+    """Return the output of a short command, or why it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=15, **options)
     except (OSError, subprocess.TimeoutExpired) as failure:

@@ -1,7 +1,7 @@
-"""`python -m trainer` on this card: each model alone, and the strategies that matter most.
+"""`python -m trainer` on this card: each model on its own, and the strategies that matter most.
 
-One GPU is one rank, so a strategy's collectives cost nothing here: what is proved is that its code runs on the device,
-that the loss falls, and what its bookkeeping costs against `single`.
+One GPU is one rank, so a strategy's collectives do not take time here. The runs prove that its code works on the device
+and that the loss falls, and measure its bookkeeping against `single`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ SMALLER = "qwen2.5-1.5b"
 
 
 def run(session: Session) -> None:
-    """The runs of part 1."""
+    """Train the runs of part 1."""
     train_all(session, session.choose(TINY_RUNS if session.tiny else RUNS))
 
 
 def train_all(session: Session, names: Sequence[str], at_once: int = 1) -> None:
-    """Each run whose time is left; one that does not fit into memory again, smaller.
+    """Train each run for which time is left; repeat a run that does not fit into memory with smaller sizes.
 
     Args:
-        at_once: runs beside each other, where their times do not matter.
+        at_once: runs in parallel, if their times do not matter.
     """
     models = build_models(session)
     with ThreadPoolExecutor(at_once) as threads:
@@ -43,7 +43,7 @@ def _train_one(session: Session, name: str, models: Mapping[str, Model]) -> None
     model, settings, needs_s = resolve_run(name, models)
     if _train(session, name, model, settings, needs_s) != "out_of_memory":
         return
-    # what was wanted and what fits are both results
+    # the requested and the fitting size are both results
     smaller = settings | EXTRAS["checkpointing"]
     if _train(session, f"{name}+checkpointing", model, smaller, needs_s) == "out_of_memory":
         settings = {**models[SMALLER].settings, "STRATEGY": settings["STRATEGY"]}

@@ -1,8 +1,8 @@
 """ZeRO++'s quantised parts: DeepSpeed's CUDA kernel against its formula, and both parts between two ranks.
 
-    python -m benchmarks.gpu.quantizer cuda     what torchrun starts: a reduction in 4 bits between two ranks
+    python -m benchmarks.gpu.quantizer cuda     torchrun starts it: a reduction in 4 bits between two ranks
 
-Without a GPU there is no kernel: the formula stands for it there, and the figures say nothing about the kernel.
+Without a GPU there is no kernel: the formula replaces it, and the figures do not describe the kernel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MARK = "REDUCED "
 
 
 def run(session: Session) -> None:
-    """The kernel, then both parts between ranks."""
+    """Check the kernel, then both parts between ranks."""
     if not session.measure("kernel", build_kernel, session, needs_s=30):
         return
     session.measure("numbers", compare_numbers, session)
@@ -42,18 +42,20 @@ def run(session: Session) -> None:
 
 
 def load_kernel(device: str) -> Quantizer:
-    """DeepSpeed's, compiled now where no image brings it; on a CPU the formula."""
+    """Return DeepSpeed's kernel, compiled now if the image lacks it; on a CPU the formula."""
     return load_quantizer() if device == "cuda" else StandInQuantizer()
 
 
 def build_kernel(session: Session) -> dict[str, Any]:
-    """Seconds until it can be called."""
+    """Return seconds until it can be called."""
     began = time.perf_counter()
     return {"kernel": type(load_kernel(session.device)).__name__, "build_s": time.perf_counter() - began}
 
 
 def compare_numbers(session: Session) -> dict[str, Any]:
-    """Share of numbers that differ from the formula's, and by how much values differ, over a block's largest."""
+    """Return the share of numbers that differ from the formula's, and the difference of values over a block's
+    largest.
+    """
     found: dict[str, Any] = {}
     torch.manual_seed(0)
     for size in SIZES:
@@ -77,7 +79,7 @@ def _relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def reduce_between_ranks(session: Session) -> dict[str, Any]:
-    """Two ranks, each alone on its node, with gradients that 4 bits hold exactly: the mean has to be exact."""
+    """Reduce between two ranks, one per node, with gradients that 4 bits hold exactly: the mean has to be exact."""
     log = session.work_folder / "logs" / "quantized-reduction.log"
     log.unlink(missing_ok=True)
     command = [*TWO_RANKS[:-1], "benchmarks.gpu.quantizer", session.device]
@@ -91,7 +93,7 @@ def reduce_between_ranks(session: Session) -> dict[str, Any]:
 
 
 def train_between_ranks(session: Session) -> dict[str, Any]:
-    """Weights gathered in 8 bits between two ranks against one process: what that costs a small model's losses."""
+    """Train with weights gathered in 8 bits between two ranks, and compare a small model's losses with one process."""
     settings = MODELS["qwen"] | {"STRATEGY": "single"}
     alone = train(session, "quantizer-single", settings, seconds=session.within(60))
     if alone["status"] != "done":
@@ -104,7 +106,7 @@ def train_between_ranks(session: Session) -> dict[str, Any]:
 
 
 def main(device: str) -> None:
-    """One of two ranks."""
+    """Run one of two ranks."""
     dist.init_process_group("gloo")
     rank, order = dist.get_rank(), torch.arange(ELEMENTS, device=device)
     values = (order * 7919 % 10007 % (2 * HALF) - HALF).float()

@@ -1,8 +1,8 @@
-"""The arithmetic of DeepSpeed's CUDA quantizer in plain torch, from its sources: what the kernel is held against.
+"""The arithmetic of DeepSpeed's CUDA quantizer in plain torch, from its sources: the reference for the kernel.
 
-From the sources of deepspeed 0.19.8 (ops/csrc/quantization/quantize.cu, includes/quantization_utils.h): per group
-2**bits / (2 * largest) numbers to one, rounded to the nearest even, cut off at the largest; two of 4 bits to a byte,
-the even one in the upper half. Tests on CPUs have it in the kernel's place.
+The sources of deepspeed 0.19.8 have it (ops/csrc/quantization/quantize.cu, includes/quantization_utils.h): per group
+2**bits / (2 * largest) numbers to one, rounded to the nearest even, cut off at the largest. Two numbers of 4 bits
+make a byte, the even one in the upper half. Tests on CPUs use it instead of the kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class StandInQuantizer:
-    """Of `trainer.engines.quantization.Quantizer`."""
+    """A replacement for `trainer.engines.quantization.Quantizer`."""
 
     Symmetric = 0
 

@@ -1,4 +1,4 @@
-"""Prints what came back from a GPU as tables: stages, gates, and the figures of each stage.
+"""Print the results of a GPU as tables: stages, gates, and the figures of each stage.
 
 python -m benchmarks.gpu.read results            a folder with results.jsonl, or the file
 python -m benchmarks.gpu.read part1 part2        several parts
@@ -46,7 +46,7 @@ WIDEST = 60
 
 
 def build_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Columns as wide as what is in them."""
+    """Return lines with columns as wide as their cells."""
     texts = [[*map(str, header)], *([_show(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in texts)
@@ -64,7 +64,7 @@ def _show(value: Any) -> str:
 
 
 def describe(lines: list[Line]) -> list[str]:
-    """The whole page: where it ran, how each stage ended, which gates failed, and the figures."""
+    """Return the whole page: the place of the run, the end of each stage, failed gates, and the figures."""
     begins = [line for line in lines if line.get("item") == "begin"] or [{"device": "cuda", "tiny": False}]
     device, small = begins[-1]["device"], ", small sizes: the figures mean nothing"
     found = [f"device: {device}{small if begins[-1]['tiny'] else ''}", *_describe_place(lines)]
@@ -78,7 +78,7 @@ def describe(lines: list[Line]) -> list[str]:
 
 
 def describe_ends(lines: list[Line]) -> list[str]:
-    """One row per stage; one that has no end line was cut off with the whole program."""
+    """Return one row per stage; one that has no end line was cut off with the whole program."""
     columns = ("stage", "status", "done", "failed", "skipped", "seconds")
     ends = [line for line in lines if line.get("item") == END and line.get("stage") != "all"]
     rows = [(*(end[name] for name in columns), "; ".join(end["reasons"])) for end in ends]
@@ -88,7 +88,7 @@ def describe_ends(lines: list[Line]) -> list[str]:
 
 
 def describe_gates(verdicts: list[Verdict]) -> list[str]:
-    """One row per gate and stage, with the items that failed it."""
+    """Return one row per gate and stage, with the items that failed it."""
     rows = []
     for stage, gate in dict.fromkeys((v.stage, v.gate) for v in verdicts):
         own = [v for v in verdicts if (v.stage, v.gate) == (stage, gate)]
@@ -128,7 +128,7 @@ def _numerics_row(line: Line) -> tuple[Any, ...]:
 
 
 class _Long(str):
-    """Text that is not to be cut."""
+    """Text that is not cut."""
 
     def __str__(self) -> str:
         return self
@@ -149,7 +149,7 @@ def _why(line: Line) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the tables of the folders or files; 1 where a stage or gate failed, 3 where there are no results."""
+    """Print the tables of the folders or files; return 1 if a stage or gate failed, 3 without results."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if arguments else 2

@@ -1,4 +1,4 @@
-"""Runs stages one after the other, each in a process and with a budget of its own, and packs what comes back."""
+"""Run stages one after the other, each in a process and with a budget of its own, and pack the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_S = 3.0
 """A stage with less time than this is not started."""
 GRACE_S = 10.0
 CLOSING_S = 8.0
-"""Kept back at the end of a part, for packing what comes back."""
+"""Kept back at the end of a part, for packing the results."""
 ARCHIVE = "runs.tar.gz"
 LARGEST_FILE = 1 << 20
 LEFT_OUT = ("traces", "analysis", "model", "best_model", "checkpoints")
@@ -37,7 +37,7 @@ def run_stages(
     scale: float = 1.0,
     runs: str = "",
 ) -> int:
-    """Runs the stages and writes what they find to `out/results.jsonl`.
+    """Run the stages and write their results to `out/results.jsonl`.
 
     Args:
         stages: of the table, in its order.
@@ -74,7 +74,7 @@ def run_stages(
 
 
 def _run_stage(stage: Stage, session: Session, seconds: float) -> bool:
-    """One stage, with its closing line; whether it passed."""
+    """Return one stage, with its closing line; whether it passed."""
     results = session.out_folder / FILE
     log = session.work_folder / "logs" / f"stage-{stage.name}.log"
     log.unlink(missing_ok=True)
@@ -110,7 +110,7 @@ def _run_stage(stage: Stage, session: Session, seconds: float) -> bool:
 
 
 def _environment(session: Session) -> dict[str, str]:
-    """No network, caches in our own folder, the project on the path; no GPU where none is wanted."""
+    """Return variables: no network, caches in our own folder, the project on the path; no GPU if none is needed."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     env = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
@@ -132,7 +132,7 @@ def _print_end(end: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> No
 
 
 def bundle_runs(work: Path, out: Path) -> dict[str, Any]:
-    """config.json, summary.json, metrics, rank facts and logs, each below 1 MiB, to `out/runs.tar.gz`."""
+    """Write config.json, summary.json, metrics, rank facts and logs, each below 1 MiB, to `out/runs.tar.gz`."""
     files = [path for path in sorted((work / "logs").glob("*.log")) if path.stat().st_size < LARGEST_FILE]
     for path in sorted((work / "results").rglob("*")):
         small = path.is_file() and path.stat().st_size < LARGEST_FILE

@@ -1,12 +1,12 @@
-"""What the code of a stage is given (device, sizes, time left), and its results on disk.
+"""The input of a stage's code (device, sizes, time left), and its results on disk.
 
-Results are one JSON object per line, there as soon as it is known.
+Results are one JSON object per line, written at once.
 
     {"stage": "numerics", "item": "loss chunked", "status": "done", "seconds": 1.2, ...facts}
     {"stage": "numerics", "item": "end", "status": "passed", "done": 12, "failed": 0, "skipped": 0, ...}
 
-Status of a measurement: `done`, `failed` (with error and where), `out_of_memory` (the card's answer, not a fault), or
-`skipped` (with the reason). Of a stage's end: `passed` or `failed`, with the reasons.
+Status of a measurement: `done`, `failed` (with error and place), `out_of_memory` (the card's answer, not a fault), or
+`skipped` (with the reason). Status of a stage's end: `passed` or `failed`, with the reasons.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.gpu.measuring import free_memory
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Of the project, in a checkout and in the kit."""
+"""Root of the project, in a checkout and in the kit."""
 FILE = "results.jsonl"
 END = "end"
 MOST_FILES = 8
@@ -35,7 +35,7 @@ Line = dict[str, Any]
 
 
 class NotHere(Exception):
-    """This version or device does not have what was to be measured; the text says what."""
+    """This version or device lacks the feature to measure; the text names it."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Session:
     Attributes:
         device: `cuda` or `cpu`.
         tiny: small sizes everywhere: the code runs, the figures mean nothing.
-        out: what comes back: at most 8 files, each below 16 MiB.
+        out: folder of the results: at most 8 files, each below 16 MiB.
         work: runs, caches and logs.
         deadline: `time.time()` at which the stage's time is over.
         scale: factor on every budget, for a slow machine.
-        runs: names of runs (`vit_base:zero2+compile`) in place of a stage's own list, with commas; "" = its own.
+        runs: names of runs (`vit_base:zero2+compile`) instead of a stage's own list, with commas; "" = its own.
     """
 
     stage: str
@@ -63,11 +63,11 @@ class Session:
 
     @classmethod
     def from_json(cls, text: str) -> Session:
-        """What `to_json` wrote."""
+        """Return the session of `to_json`."""
         return cls(**json.loads(text))
 
     def to_json(self) -> str:
-        """For a process of this stage."""
+        """Return the session for a process of this stage."""
         return json.dumps(asdict(self))
 
     @property
@@ -83,35 +83,35 @@ class Session:
         return Path(self.out)
 
     def choose(self, own: tuple[str, ...]) -> tuple[str, ...]:
-        """The runs that were asked for; else those that the stage has."""
+        """Return the requested runs, or else the stage's own."""
         return tuple(name.strip() for name in self.runs.split(",") if name.strip()) or own
 
     def left_s(self) -> float:
-        """Seconds until the stage's time is over."""
+        """Return seconds until the stage's time is over."""
         return self.deadline - time.time()
 
     def within(self, most_s: float, kept_s: float = 1.0) -> float:
-        """Seconds that one command may take: at most `most_s`, and `kept_s` less than there are."""
+        """Return the seconds for one command: at most `most_s`, and `kept_s` less than the remaining ones."""
         return min(most_s * self.scale, self.left_s() - kept_s)
 
     def has_time(self, needs_s: float) -> bool:
-        """Whether a measurement of so many seconds still fits; the small sizes always take a second."""
+        """Return whether a measurement of this duration still fits; the small sizes always take a second."""
         return self.left_s() >= (min(needs_s, 1.0) if self.tiny else needs_s)
 
     def record(self, item: str, status: str = "done", **facts: Any) -> None:
-        """Writes one result to disk, and to the stage's log."""
+        """Write one result to disk, and to the stage's log."""
         line = {"stage": self.stage, "item": item, "status": status, **facts}
         append_line(self.out_folder / FILE, line)
         print(item, status, facts.get("error", ""), flush=True)
 
     def skip(self, item: str, needs_s: float) -> None:
-        """A measurement that does not fit any more."""
+        """Record a measurement that does not fit any more."""
         self.record(item, "skipped", reason=f"needs {needs_s:.0f} s, {self.left_s():.0f} s left")
 
     def measure(
         self, item: str, function: Callable[..., Mapping[str, Any]], *arguments: Any, needs_s: float = 3.0
     ) -> bool:
-        """One measurement: its facts, or why there are none. True if it worked."""
+        """Write one measurement: its facts, or why there are not any. True if it worked."""
         if not self.has_time(needs_s):
             self.skip(item, needs_s)
             return False
@@ -121,7 +121,7 @@ class Session:
         except NotHere as why:
             self.record(item, "skipped", reason=f"not here: {why}"[:400])
             return False
-        except Exception as failure:  # one measurement's; the others go on
+        except Exception as failure:  # an error of one measurement; the others continue
             if type(failure).__name__ == "OutOfMemoryError":
                 self.record(item, "out_of_memory", error=str(failure)[:400], seconds=time.time() - began)
             else:
@@ -136,7 +136,7 @@ class Session:
 
 
 def clean(value: Any) -> Any:
-    """What JSON can hold: floats with five digits, those that are not finite as text."""
+    """Return a value for JSON: floats with five digits, non-finite ones as text."""
     if isinstance(value, Mapping):
         return {str(key): clean(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -147,7 +147,7 @@ def clean(value: Any) -> Any:
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """One write and one fsync: what is there stays there, and lines of several processes do not mix."""
+    """Append with one write and one fsync: earlier lines stay, and lines of several processes do not mix."""
     content = (json.dumps(clean(line)) + "\n").encode()
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -167,12 +167,12 @@ def build_end(
     gates_failed: Iterable[str] = (),
     killed: str = "",
 ) -> Line:
-    """The line that closes a stage.
+    """Return the line that closes a stage.
 
     Args:
-        lines: what the stage has written.
+        lines: of the stage.
         exit_code: of its process; None = it was ended from outside.
-        killed: why it was.
+        killed: the reason for that.
     """
     statuses = [line.get("status") for line in lines]
     executed = sum(status in EXECUTED for status in statuses)
@@ -192,7 +192,7 @@ def build_end(
 
 
 def find_oversize(folder: Path) -> list[str]:
-    """What of a results folder would not come back: files over the limit on size or on number."""
+    """Return problems of a results folder: files over the limit on size or on number."""
     files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     found = [f"{f.name}: {f.stat().st_size >> 20} MiB" for f in files if f.stat().st_size >= MOST_BYTES]
     if len(files) > MOST_FILES:

@@ -1,7 +1,7 @@
-"""The stages of `make gpu`: their order, the part they run in, their time, and what they are for.
+"""The stages of `make gpu`: their order, part, time and purpose.
 
-A part is what fits into one command of nine minutes. The most valuable comes first. A stage's code is the module of
-its name, with a function `run(session)`.
+A part fits into one command of nine minutes. The most valuable comes first. A stage's code is the module of its name,
+with a function `run(session)`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Stage:
     Attributes:
         name: also the module, `benchmarks.gpu.<name>`.
         part: the command it belongs to, from 1.
-        budget_s: what it may always use; what the stages before it have left over comes on top.
-        purpose: what its figures decide.
+        budget_s: its own time; unused time of the earlier stages is added.
+        purpose: the decision that its figures support.
     """
 
     name: str
@@ -32,27 +32,27 @@ class Stage:
 STAGES = (
     Stage("environment", 1, 40, "versions, the card, and which attention kernels it takes, by name"),
     Stage("numerics", 1, 50, "every attention and loss path against fp32"),
-    Stage("ceilings", 1, 40, "GEMM, attention, copies and launches: what MFU is divided by"),
-    Stage("project", 1, 360, "python -m trainer: each model alone, and the strategies that matter most"),
+    Stage("ceilings", 1, 40, "GEMM, attention, copies and launches: the denominators of MFU"),
+    Stage("project", 1, 360, "python -m trainer: each model on its own, and the strategies that matter most"),
     Stage("traces", 1, 45, "recorded steps through stratlab analyze and HTA"),
     Stage("strategies", 2, 350, "python -m trainer: the other strategies, and compiled blocks"),
     Stage("memory", 2, 180, "counted memory against the allocator's peak, many kinds of runs"),
-    Stage("peers", 3, 300, "our step time over that of other trainers, same module and batch"),
+    Stage("peers", 3, 300, "our step time over other trainers' step time, same module and batch"),
     Stage("ab", 3, 150, "one way against another: packing, loss, norms, optimizers, layouts, compile"),
     Stage("gloo", 4, 220, "two ranks on one device against one process"),
     Stage("quantizer", 4, 150, "ZeRO++'s kernel against its formula, and between two ranks"),
     Stage("capacity", 4, 150, "throughput and allocator retries as memory fills up"),
-    Stage("stops", 5, 400, "out of memory, the ladder, SIGTERM, kill -9, checkpoints, as docs/stops.md says"),
+    Stage("stops", 5, 400, "out of memory, the ladder, SIGTERM, kill -9, checkpoints, as in docs/stops.md"),
 )
 PARTS = tuple(sorted({stage.part for stage in STAGES}))
 
 
 class UnknownStage(ValueError):
-    """A name or part that is not in the table; the text says what is."""
+    """A name or part that is not in the table; the text lists the known ones."""
 
 
 def choose_stages(names: str = "", part: int | None = None) -> tuple[Stage, ...]:
-    """The stages to run, in the table's order: those named (`numerics,ab`), else those of a part, else all.
+    """Return the stages to run, in the table's order: the named ones (`numerics,ab`), else a part's, else all.
 
     Raises:
         UnknownStage: a name or a part that the table does not have, or both given.
@@ -73,6 +73,8 @@ def choose_stages(names: str = "", part: int | None = None) -> tuple[Stage, ...]
 
 
 def share_time(stages: Sequence[Stage], left_s: float) -> float:
-    """Seconds for the first of `stages`: its budget and what is over, never what those after it need."""
+    """Return seconds for the first of `stages`: its budget and the remainder, without the time that later stages
+    need.
+    """
     later = sum(stage.budget_s for stage in stages[1:])
     return max(min(stages[0].budget_s, left_s), left_s - later)

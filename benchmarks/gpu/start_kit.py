@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Starts the stages from the kit on a bare machine: ./start --part 1 --out RESULTS
+"""Start the stages from the kit on a bare machine: ./start --part 1 --out RESULTS
 
-Makes an interpreter in the system's temporary folder that finds the kit's packages and code before the machine's own,
-also in processes that get no PYTHONPATH. Nothing of the machine is changed.
+It makes an interpreter in the system's temporary folder that finds the kit's packages and code before the machine's
+own, also in processes without PYTHONPATH. The machine itself stays unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ WANTED = (3, 12)
 
 
 def build_interpreter(folder: Path, further: list[str]) -> Path:
-    """A virtual environment whose path is: the kit's packages and code, the packages of this Python, `further`."""
+    """Return a virtual environment whose path is: the kit's packages and code, the packages of this Python,
+    `further`.
+    """
     venv.EnvBuilder(clear=True, symlinks=True, with_pip=False).create(folder)
     packages = folder / "lib" / f"python{WANTED[0]}.{WANTED[1]}" / "site-packages"
     first = [str(KIT / "site"), str(KIT)]
@@ -31,7 +33,7 @@ def build_interpreter(folder: Path, further: list[str]) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """Becomes `python -m benchmarks.gpu` with these arguments; with `--read FOLDER` its reader."""
+    """Become `python -m benchmarks.gpu` with these arguments; with `--read FOLDER` its reader."""
     if sys.version_info[:2] != WANTED:
         found = ".".join(map(str, sys.version_info[:2]))
         print(

@@ -1,9 +1,9 @@
-"""What docs/stops.md promises, on a device: memory that does not suffice, the ladder, SIGTERM, kill -9, checkpoints.
+"""The promises of docs/stops.md on a device: out of memory, the ladder, SIGTERM, kill -9, checkpoints.
 
-out of memory    ends with 10, says what held it and what to try; foreseen, before anything is loaded
-ladder           the losses of a run that began on its last rung
-stopped, killed  goes on with the losses of a run that nobody disturbed
-saves            how long a step waits for its checkpoint, against `torch.distributed.checkpoint.save`
+out of memory    ends with 10, names the holders of memory and settings to try; predicted before anything is loaded.
+ladder           the losses of a run that began on its last rung.
+stopped, killed  resumes with the losses of an undisturbed run.
+saves            how long a step waits for its checkpoint, against `torch.distributed.checkpoint.save`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PARTS, SAVES = 48, 2
 
 
 def run(session: Session) -> None:
-    """By value; the short runs beside each other, because no time is read there."""
+    """Run by value; the short runs in parallel, because their times are not used."""
     strategies = ("fsdp",) if session.tiny else STRATEGIES
     with ThreadPoolExecutor(AT_ONCE) as threads:
         jobs = [threads.submit(_run_disturbed, session, strategy) for strategy in strategies]
@@ -67,7 +67,7 @@ def run(session: Session) -> None:
 
 
 def _run_disturbed(session: Session, strategy: str) -> None:
-    """One run that nobody disturbs, one that is told to stop, one that is killed; both of these go on."""
+    """Run one undisturbed run, one that is stopped, one that is killed; both of these resume."""
     if not session.has_time(60):
         return session.skip(f"{strategy} stopped", 60)
     settings = SMALL | {"STRATEGY": strategy}
@@ -92,7 +92,7 @@ def _train(session: Session, name: str, settings: Settings, **how: Any) -> dict[
 
 
 def _go_on(session: Session, name: str, settings: Settings, whole: Mapping[str, Any]) -> None:
-    """The second attempt, whose losses with those of the first are to be the undisturbed run's."""
+    """Run the second attempt; its losses, with the first attempt's, have to equal the undisturbed run's."""
     facts = train(session, f"stops-{name}", settings, seconds=session.within(LONGEST_S), goes_on=True)
     facts.pop("falls", None)
     lines = read_lines(_open(session, name).metrics)
@@ -108,7 +108,7 @@ def _go_on(session: Session, name: str, settings: Settings, whole: Mapping[str, 
 
 
 def _stop(session: Session, strategy: str, settings: Settings) -> None:
-    """SIGTERM to the launcher once a step is written; it has to end with 143 behind a checkpoint."""
+    """Send SIGTERM to the launcher once a step is written; it has to end with 143 after a checkpoint."""
     start = prepare_start(session, f"stops-{strategy} stopped", settings)
     processes, began, stopped_s = NestedProcesses(), time.monotonic(), float("nan")
     code: int | None = None
@@ -145,7 +145,7 @@ def _ask_for_too_much(session: Session, model: str, images: int) -> Settings:
 
 
 def _run_out_of_memory(session: Session) -> None:
-    """More images than fit: found out by the device, and before it by the forecast."""
+    """Run more images than fit: the device reports it, and before it the forecast."""
     asked = _ask_for_too_much(session, "vit_huge", TOO_MANY)
     found_out = asked | {"MEMORY_FORECAST": "false"}
     for name, settings in (("out of memory", found_out), ("out of memory, foreseen", asked)):
@@ -164,7 +164,7 @@ def _run_out_of_memory(session: Session) -> None:
 
 
 def _climb(session: Session) -> None:
-    """With the ladder the same run ends well, with the losses of one that began on its last rung."""
+    """Run the same with the ladder: it ends with 0, with the losses of a run that began on its last rung."""
     if not session.has_time(90):
         return session.skip("ladder", 90)
     asked = _ask_for_too_much(session, "vit_base", TOO_MANY_FP32) | {"PRECISION": "fp32"}
@@ -182,9 +182,10 @@ def _climb(session: Session) -> None:
 
 
 def _save(session: Session) -> None:
-    """ViT-B's state behind every 60th step of its run, and as many bytes by torch's blocking save.
+    """Save ViT-B's state after every 60th step of its run, and as many bytes by torch's blocking save.
 
-    A checkpoint is written before the next one is due: else that one waits for it, and the wait is no stall of its own.
+    A checkpoint is written before the next one is due. Otherwise the next one waits for it, and that wait would not
+    be its own stall.
     """
     if not session.has_time(60):
         return session.skip("saves", 60)
@@ -203,7 +204,7 @@ def _save(session: Session) -> None:
 
 
 def measure_saves(session: Session, gib: float) -> dict[str, Any]:
-    """Milliseconds of each of two saves, one process."""
+    """Return milliseconds of each of two saves, one process."""
     numbers = int(gib * 2**30 / 4 / PARTS)
     state = {f"part{i}": torch.zeros(numbers, device=session.device) for i in range(PARTS)}
     folder, taken = session.work_folder / "blocking", []

@@ -21,18 +21,18 @@ TINY_RUNS = ("vit_base:zero2", "qwen2.5-3b:zero3")
 UNITS = "qwen2.5-0.5b:zero3"
 UNITS_NEED_S = 45.0
 WORKERS = {"by module": "trainer.worker", "by block": "benchmarks.gpu.units_worker"}
-"""What ZeRO-3 gathers at once: DeepSpeed's own choice, and FSDP's."""
+"""Unit that ZeRO-3 gathers at once: DeepSpeed's own choice, and FSDP's."""
 
 
 def run(session: Session) -> None:
-    """The runs of part 2, and what ZeRO-3's unit makes of its step."""
+    """Run part 2, and compare ZeRO-3's units by their step."""
     train_all(session, session.choose(TINY_RUNS if session.tiny else RUNS))
     if not session.runs:
         compare_units(session)
 
 
 def compare_units(session: Session) -> None:
-    """One model twice, without the launcher, which has made its tokens in a run before or makes them in one now."""
+    """Train one model with both units, without the launcher, with its tokens from an earlier run or a new one."""
     if not session.has_time(2 * UNITS_NEED_S):
         return session.skip(UNITS, 2 * UNITS_NEED_S)
     if not session.tiny:

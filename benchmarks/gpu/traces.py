@@ -1,6 +1,6 @@
-"""Recorded steps of the project's own runs through `stratlab analyze`, with HTA where it is installed.
+"""Recorded steps of the project's own runs through `stratlab analyze`, with HTA if it is installed.
 
-The most valuable traces come back, packed; of one that is too large, the first recorded step alone.
+The most valuable traces are returned, packed; of a trace that is too large, only the first recorded step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEEDS_S = 8.0
 
 
 def run(session: Session) -> None:
-    """Of what `project` has left in the work folder; alone, of a run of its own."""
+    """Analyze the runs that `project` has left in the work folder; without any, a run of its own."""
     names = find_traced(session)
     if not names:
         names = [_train_one(session)]
@@ -41,12 +41,12 @@ def run(session: Session) -> None:
 
 
 def trace_of(session: Session, name: str) -> Path:
-    """Rank 0's trace of a run."""
+    """Return rank 0's trace of a run."""
     return folder_of(session, name) / "traces" / "rank0_trace.json"
 
 
 def find_traced(session: Session) -> list[str]:
-    """Runs with a trace, by value."""
+    """Return the runs with a trace, by value."""
     known = dict.fromkeys((*TINY_RUNS, *RUNS, *OTHER_RUNS) if session.tiny else (*RUNS, *OTHER_RUNS))
     return [name for name in known if trace_of(session, name).is_file()]
 
@@ -60,7 +60,7 @@ def _train_one(session: Session) -> str:
 
 
 def analyze(session: Session, name: str) -> dict[str, Any]:
-    """`stratlab analyze` of one run: where its steps went, and how each analysis of HTA ended."""
+    """Run `stratlab analyze` on one run: the parts of its steps, and the end of each analysis of HTA."""
     folder = folder_of(session, name)
     log = session.work_folder / "logs" / f"analyze-{file_name(name)}.log"
     command = [sys.executable, "-m", "stratlab", "analyze", str(folder)]
@@ -84,7 +84,7 @@ def analyze(session: Session, name: str) -> dict[str, Any]:
 
 
 def keep_trace(session: Session, name: str) -> dict[str, Any]:
-    """A trace as it is, packed; else without memory events; else of one step."""
+    """Keep a trace whole, packed; else without memory events; else only one step."""
     content = json.loads(trace_of(session, name).read_text())
     target = session.out_folder / f"trace-{file_name(name)}.json.gz"
     events = content["traceEvents"]
@@ -110,7 +110,7 @@ def _thin(events: list[dict[str, Any]]) -> Any:
 
 
 def pack_analyses(session: Session, names: list[str]) -> dict[str, Any]:
-    """The reports and tables, without the merged traces."""
+    """Return the reports and tables, without the merged traces."""
     target = session.out_folder / ANALYSES
     temporary = session.work_folder / ANALYSES
     count = 0

@@ -1,4 +1,4 @@
-"""`trainer.worker` under ZeRO-3 that gathers a block at once, as FSDP does, instead of each module by itself.
+"""`trainer.worker` under ZeRO-3 that gathers a whole block at once, as FSDP does, instead of single modules.
 
 DeepSpeed's hooks then run once per block. Its own interface for that: `set_z3_leaf_modules`.
 """
@@ -19,7 +19,7 @@ _initialize = deepspeed.initialize
 
 
 def initialize(*arguments: Any, model: Any, **options: Any) -> Any:
-    """As DeepSpeed's, with blocks as leaves."""
+    """Do the same as DeepSpeed's, with blocks as leaves."""
     kinds = {type(module) for module in model.modules() if type(module).__name__ in BLOCKS}
     assert kinds, "no block of a known kind"
     set_z3_leaf_modules(model, [*kinds])

@@ -1,18 +1,18 @@
-"""The memory of every strategy, counted by trainer.memory_estimation: is it what it should be, and what it was?
+"""The memory of every strategy, counted by trainer.memory_estimation, against arithmetic and earlier counts.
 
     python -m benchmarks.memory                             # everything: half an hour of one core
-    python -m benchmarks.memory --only "vit_huge fsdp"      # whose names begin like that
+    python -m benchmarks.memory --only "vit_huge fsdp"      # names that begin like that
     python -m benchmarks.memory --smallest
-    python -m benchmarks.memory --record                    # what is counted is what is expected from now on
+    python -m benchmarks.memory --record                    # make these counts the expected ones
 
-Three yardsticks. By arithmetic a strategy holds its share of the state, the blocks in use, and the work that one
-process has as well: within 5 %. Where the lab promises a peak it must be kept. And each cause must be what it was when
-it was last recorded (expected.json), within 1 %: who changes an engine on purpose records anew, and the difference is
-read with the change.
+Three yardsticks. By arithmetic a strategy holds its share of the state, the blocks in use, and the memory of the same
+work in one process: within 5 %. A peak that the lab promises must be kept. And each cause must equal its last record
+(expected.json), within 1 %: a change of an engine on purpose needs a new record, and its difference is reviewed with
+the change.
 
-Each configuration is counted in a process forked from a warm one, so that its memory is given back. What is counted
-for this state of `trainer/` and these libraries is kept in the report and not counted again. Ends with 1 if a figure
-is outside, with 0 if all that were asked for are inside.
+Each configuration is counted in a process forked from a warm one, so that its memory is freed. Counts for this state
+of `trainer/` and these libraries are kept in the report and not repeated. Ends with 1 if a figure is outside, with 0
+if all requested ones are inside.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from stratlab_spec.run_directory import write_json
 
 
 def main(arguments: list[str]) -> int:
-    """0, or 1 where a figure is out of tolerance or a count has failed."""
+    """Judge the counts; return 0, or 1 if a figure is out of tolerance or a count has failed."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.memory", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--smallest", action="store_true", help="only what takes the least time")
-    parser.add_argument("--only", metavar="NAME", default="", help="only what begins with NAME")
-    parser.add_argument("--record", action="store_true", help="expect from now on what is counted today")
+    parser.add_argument("--smallest", action="store_true", help="only the fastest ones")
+    parser.add_argument("--only", metavar="NAME", default="", help="only names that begin with NAME")
+    parser.add_argument("--record", action="store_true", help="make today's counts the expected ones")
     parser.add_argument("--output", type=Path, default=Path("reports/memory.json"), help="(%(default)s)")
     parser.add_argument("--processes", type=int, default=1, choices=(1, 2), help="at a time (%(default)s)")
     given = parser.parse_args(arguments)

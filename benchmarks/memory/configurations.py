@@ -1,6 +1,6 @@
-"""What is counted: every strategy on two models that people train, with what it took before it was made fair.
+"""The counted configurations: every strategy on two models that people train, with the memory before its optimization.
 
-`count_one` counts one configuration in this process; `describe_code` says which code counted it.
+`count_one` counts one configuration in this process; `describe_code` identifies the code that counted it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ WARM = (
     *("deepspeed.runtime.zero.stage3", "deepspeed.runtime.zero.stage_1_and_2"),
 )
 ROOMS = ("trainer.strategies", "trainer.models")
-"""Whose modules all take part in a count."""
+"""Packages whose modules all count."""
 BEFORE = "stand-alone count on fake tensors at e7ae6af, torch 2.13, deepspeed 0.19.8; no GPU"
-"""Origin of `before_gib`: the engines as they were when each paid for logits, copies and masks of the lab's own."""
+"""Origin of `before_gib`: the engines before, when each had logits, copies and masks of the lab's own."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Configuration:
     ranks: int = 8
     rank: int = 0
     at_most_gib: float | None = None
-    """What the lab promises."""
+    """The lab's promise."""
     alone: str = ""
     """The configuration of one process that has the same work per rank: the arithmetic takes its activations."""
     labels: int = 1000
@@ -151,11 +151,11 @@ LONG = (
 )
 CONFIGURATIONS = (*VIT_HUGE, *QWEN_3B, *ONE_ROW, *STAGES, *LONG)
 SMALLEST = (VIT_ALONE, "vit_huge fsdp")
-"""What takes the least time, the arithmetic included."""
+"""The fastest ones, the arithmetic included."""
 
 
 def warm_up() -> None:
-    """Imports what every count needs."""
+    """Import the modules that every count needs."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # a thread pool does not survive a fork
     for name in WARM:
@@ -166,7 +166,7 @@ def warm_up() -> None:
 
 
 def count_one(one: Configuration) -> tuple[Configuration, dict[str, Any]]:
-    """(the same, figures in GiB and costs), or what went wrong under `failed`."""
+    """Return (the same, figures in GiB and costs), or the error under `failed`."""
     from stratlab_spec.settings.config import Config
     from trainer.memory_estimation.steps import count, find_pictures
 
@@ -188,7 +188,7 @@ def count_one(one: Configuration) -> tuple[Configuration, dict[str, Any]]:
 
 
 def describe_code() -> dict[str, str]:
-    """What the figures depend on, after `warm_up`: the sources of `trainer` that take part, and the libraries."""
+    """Return the figures' versions, after `warm_up`: the imported sources of `trainer`, and the libraries."""
     parts = {name: m.__file__ for name, m in sys.modules.items() if name.split(".")[0] == "trainer"}
     digest = hashlib.sha256()
     for name in sorted(parts):

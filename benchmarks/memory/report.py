@@ -1,11 +1,11 @@
-"""reports/memory.json: what was counted, what was expected, by whom, and by how much they differ.
+"""reports/memory.json: counted and expected memory, the source of the expectation, and the differences.
 
-By arithmetic a strategy holds at its peak its share of the state, what is in use, and the work itself:
+By arithmetic a strategy's peak is its share of the state, the blocks in use, and the work itself:
 
-    peak = state / ranks + blocks in use (parameters, gradients) + buckets + what one process holds besides its state
+    peak = state / ranks + blocks in use (parameters, gradients) + buckets + one process's memory without its state
 
-The last term is counted of `single` with the same work per rank, where no sharding takes part. A strategy that holds
-more than a twentieth above this pays for something that the lab or a library keeps besides.
+The last term is counted for `single` with the same work per rank, without sharding. A strategy that holds more than a
+twentieth above this pays for further memory of the lab or a library.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Sizes:
     """Numbers of parameters."""
 
     block: int
-    """Of one of its equal blocks."""
+    """Parameters of one of its equal blocks."""
     blocks: int
     root: int
-    """Of what is in no block: embeddings, the last norm, the head."""
+    """Parameters outside the blocks: embeddings, the last norm, the head."""
 
     @property
     def gib(self) -> float:
@@ -61,7 +61,7 @@ class Shares:
     """Copies of the parameters' size on every rank."""
     sharded: int
     gathered_blocks: int = 0
-    """Besides the root, in 16 bits: the one that computes and those under way."""
+    """In addition to the root, in 16 bits: the computing block and those being gathered."""
     buckets: bool = False
 
 
@@ -91,12 +91,12 @@ class Report:
         self._rows: dict[str, dict[str, Any]] = before["configurations"] if same else {}
 
     def has(self, one: Configuration) -> bool:
-        """Whether it is counted already, for the same settings."""
+        """Return whether it is already counted, for the same settings."""
         row = self._rows.get(one.name)
         return row is not None and "failed" not in row and row["settings"] == one.settings
 
     def add(self, one: Configuration, found: dict[str, Any]) -> str:
-        """Keeps a count; gives a line about it."""
+        """Keep a count; return a line about it."""
         row = {"settings": one.settings, "ranks": one.ranks, "rank": one.rank, "before_gib": one.before_gib}
         self._rows[one.name] = row | found
         self._write()
@@ -106,16 +106,16 @@ class Report:
         return f"{one.name}: peak {found['gib']['peak']:.2f} GiB{before}; {found['cpu_s']} s of CPU"
 
     def judge(self, chosen: Sequence[Configuration]) -> int:
-        """Compares, and prints what is out of tolerance; 0 if nothing is."""
+        """Compare, and print figures out of tolerance; 0 without any."""
         for one in chosen:
             self._rows[one.name] |= self._compare(one)
-        self._write()  # also where nothing had to be counted: the commit is today's
+        self._write()  # also if nothing had to be counted: the commit is today's
         bad = [line for one in chosen for line in self._complaints(one)]
         print("\n".join(bad) or f"{len(chosen)} configurations as expected")
         return 1 if bad else 0
 
     def recorded(self) -> dict[str, Any]:
-        """What `--record` writes."""
+        """Return the content for `--record`."""
         gib = {name: row["gib"] for name, row in sorted(self._rows.items()) if "gib" in row}
         return {"commit": _read_commit(), "code": self._code, "gib": gib}
 
@@ -155,7 +155,7 @@ class Report:
     def _write(self) -> None:
         content = {
             "schema_version": 2,
-            "what": "peak memory of one rank in its second step, counted on fake tensors; no device took part",
+            "what": "peak memory of one rank in its second step, counted on fake tensors, without a device",
             "before": BEFORE,
             "recorded_at": self._record.get("commit", ""),
             "tolerance_pct": {"recorded": RECORD_PCT, "arithmetic": TOLERANCE_PCT},
@@ -169,12 +169,12 @@ class Report:
 
 
 def compare(expected: dict[str, float], gib: dict[str, float]) -> dict[str, dict[str, Any]]:
-    """Each recorded figure with the counted one."""
+    """Compare each recorded figure with the counted one."""
     return {name: _differ(figure, gib[name], RECORD_PCT) for name, figure in expected.items()}
 
 
 def reckon(one: Configuration, alone: dict[str, float]) -> float:
-    """GiB at the peak; `alone` are the causes of its configuration of one process, with their sum as `peak`."""
+    """Return GiB at the peak; `alone` are the causes of its configuration of one process, with their sum as `peak`."""
     named = dict(setting.split("=", 1) for setting in one.settings.split())
     sizes, shares = SIZES[named["model"]], SHARES[named["strategy"]]
     ranks = int(named.get("dp_shard", one.ranks))

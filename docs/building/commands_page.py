@@ -1,4 +1,4 @@
-"""Every command as it explains itself: what `stratlab VERB --help` prints."""
+"""Every command with its arguments and options: the output of `stratlab VERB --help`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def write_commands(repository: Path) -> str:
     """Markdown: one section per command, with its words, arguments and options."""
     parts = [
         "# Commands\n",
-        "What `stratlab VERB --help` says. Exit codes: 0 done, 1 it could not be done, 2 what was typed is wrong, "
-        "3 there is nothing: no such folder of results, no run or no traces in it, no data, 13 the volume is full; "
-        "`watch` ends with the run's own. The table: [Stops](../stops.md#exit-codes-of-stratlab).\n",
+        "The output of `stratlab VERB --help` for each command. Exit codes: 0 done, 1 failed, 2 wrong option or value, "
+        "3 not found (folder, run, traces, data), 13 volume full; `watch` ends with the code of the run. "
+        "[All codes](../stops.md#exit-codes-of-stratlab).\n",
     ]
     parts += [f"## stratlab {verb}\n\n```text\n{_ask_help(verb)}\n```\n" for verb in _list_verbs()]
     return "\n".join(parts)

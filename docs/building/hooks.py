@@ -1,7 +1,7 @@
-"""The site's pages: the Markdown files of the repository where they lie, and four that are made from the code.
+"""The site's pages: the Markdown files of the repository under their own paths, and eight generated from the code.
 
-MkDocs calls these functions (mkdocs.org/user-guide/configuration/#hooks). A link to a file that is no page goes to the
-repository where `repo_url` is known, and is plain text otherwise.
+MkDocs calls these functions (mkdocs.org/user-guide/configuration/#hooks). A link to a file that is not a page goes to
+the repository if `repo_url` is set, and is plain text otherwise.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from docs.building.advice_page import write_advice
+from docs.building.batches_page import write_batches
 from docs.building.columns_page import write_columns
 from docs.building.commands_page import write_commands
+from docs.building.metrics_page import write_metrics
 from docs.building.settings_page import write_settings
 from docs.building.strategies_page import write_strategies
+from docs.building.sweep_page import write_sweep
 
 REPOSITORY = Path(__file__).parents[2]
 BESIDE = (
@@ -28,6 +32,10 @@ MADE = {
     "docs/reference/commands.md": write_commands,
     "docs/reference/strategies.md": write_strategies,
     "docs/reference/tables.md": write_columns,
+    "docs/reference/advice.md": write_advice,
+    "docs/reference/metrics.md": write_metrics,
+    "docs/reference/sweep.md": write_sweep,
+    "docs/reference/batches.md": write_batches,
 }
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
 
@@ -54,7 +62,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to code and data, which are no pages."""
+    """Return the page with links to code and data resolved."""
     here = Path(page.file.src_uri).parent
 
     def follow(link: re.Match[str]) -> str:

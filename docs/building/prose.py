@@ -62,7 +62,44 @@ RULES: dict[str, str] = {
     r"\b(?:is|are|be|was|were) (?:given|put|asked|held|brought|made) (?:for|on|by|here|of|to)\b": "active voice",
     r"\bby (?:itself|themselves|oneself)\b": "on its own, automatically",
     r"\bone another\b|\bthe one (?:that|of)\b|\bsuch (?:a )?one\b": "repeat the noun",
-    r"\bnone of (?:this|it|that|them)\b|\bnot but\b|\bbut for\b|\bsave for\b": "use 'not any', 'except'",
+    r"\bnone of (?:this|it|that|them)\b|\bnot but\b|\bnothing but\b|\bbut for\b|\bsave for\b": "use 'only', 'except'",
+    rf", where (?:it|there|they|the|one|no|nothing|its|a|an|each)\b{_QUESTION}": "if, when; or start a new sentence",
+    rf"\b(?:also|even|only|except|or|and|but|as|than|from|to|of) where\b(?! to\b){_QUESTION}": "if, when, in which",
+    r"\b(?:as|than) (?:it|they) (?:comes?|goes|go|has|have|does|do|came)\b": "unchanged, by default",
+    r"\bas (?:told|asked|wanted|given|shipped|such)\b": "as configured, by default",
+    r"\b(?:is|are) (?:how|where|why)\b": "start with the actor: 'a laptop reads the volume through ...'",
+    r"\b(?:is|are|was|were) there\b(?! (?:a|an|any|more)\b)|\bthere (?:it|they) (?:is|are)\b": "exists, is installed",
+    r"\b(?:on|of|by|with|for|from|in|as|at|before|until) nothing\b": "negate the verb",
+    r"\b(?:is|are|was|were) (?:neither|nothing)\b": "negate the verb",
+    r"\b(?:makes?|sends?|holds?|costs?|finds?|loses?|reads?|writes?|asks?|takes?|gets?|gives?|sees?|keeps?|starts?|"
+    r"waits?|knows?|reaches) (?:no(?! longer)|nothing|none)\b": "negate the verb: 'does not send'",
+    r"\bno \w+ (?:of \w+ )?(?:has|does|comes?|goes|takes|gives|knows)\b|\bno \w+ is (?:put|let|held)\b": (
+        "negate the verb"
+    ),
+    r"\b(?:means?|mean) (?:something|anything|nothing)\b": "is valid, has an effect, cannot be interpreted",
+    r"\b(?:is|are|was|were|be|been) (?:looked|talked|spoken|believed|waited|let|meant|asked)\b(?! up)": "the actor",
+    r"\bask(?:s|ed)? (?:for|of|about)\b|\bcan be (?:asked|said|had|told|known)\b": "requests, requires, sets",
+    r"\b(?:that|this) one\b(?! (?:\w+ (?:holds?|reads?)\b))|\blike (?:that|those|the one)\b": "repeat the noun",
+    r"\b(?:put|laid|taken|told) (?:together|apart)\b|\badded up\b": "combine, separate, sum",
+    r"\bin (?:other|another|its own|their own|such) ways?\b|\b(?:made|done|given) (?:once|twice)\b|\bcounts? twice\b": (
+        "name the difference; repeat"
+    ),
+    r"\b(?:has|have|had) (?:it|them|this) (?:on|off|too)\b|\btakes? the rest\b": "enables, sets; the others",
+    r"\bfor ever\b|\bin any case\b|\bas far as\b|\bof itself\b": "without limit; always; up to; automatically",
+    r"\b(?:thereafter|hitherto|whereby|wherein|hence)\b|, too\b[.;:,]|, too$": "plain words: then, so, also",
+    r"\b(?:knows?|knew|learns?|hears?) of\b": "reads, receives",
+    r"\bfacts (?:are|were|agree|differ)\b": "name them: settings, values, results",
+    r"\b(?:every|each|all) kinds? of\b": "list them, or 'all'",
+    r"\bwhere (?:that|those|this|they|it|there|both|one|none|nothing|any|no)\b": "if, when, in which",
+    r"\bwhatever\b|\bwhichever\b|\bhowever (?:many|much|long)\b|\bas long as (?:it|they|all) ": "any; until, while",
+    r"\b(?:is|are|was|were|been) given\b|\bif given\b|\bwanted\b": "receives, sets, requests",
+    r"\b(?:is|are|was|were) of (?:the|a|an|its|one|no|this|that|another|other)\b": "belongs to, counts",
+    r"\b(?:is|are|was|were) (?:still )?to (?:be|end|come|go|say|have|give|write|read|wait)\b": "must, will",
+    r"\bfor good\b|\bin vain\b|\bfor want of\b|\bis the point\b|\bnever quite\b": "permanently, because",
+    r"\bfrom (?:now|then|here|there) on\b|, then on[.;:,]|, then on$|\bgo(?:es)? along\b": "after this step; continues",
+    r"\b(?:is|are|was|were) (?:not|still|already|all|only) there\b|\bor not there\b": "is missing, exists",
+    r"\b(?:needs?|holds?|makes?|leaves?|knows?) none\b|\bpays? (?:no|nothing)\b|\bno more\b(?! than)": "use 'not'",
+    r"\bwhy not\b|\band why (?:these|this|not|it)\b|, an? \w+ each\b|\b(?:is|are) called by\b": "write a sentence",
 }
 _COMPILED = [(re.compile(pattern, re.IGNORECASE), hint) for pattern, hint in RULES.items()]
 COMMON = re.compile(
@@ -77,6 +114,8 @@ _PASSIVE = re.compile(
 
 _FENCE = re.compile(r"^[ \t]*(?P<mark>```+|~~~+).*?^[ \t]*(?P=mark)[ \t]*$", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_LIST_HEAD = re.compile(r"(?:Args|Attributes|Returns|Raises|Yields):")
+_PREFORMATTED = re.compile(r"^ {4,}(?![*-] )|\S {3,}\S|[\u2190-\u21ff\u2500-\u259f]|-->|<--|\+--")
 _END = re.compile(r"(?<=[.!?])[)\"'*]* +(?=[\"'(*]*[A-Za-z0-9])")
 _SHORT = re.compile(r"\b(?:e\.g|i\.e|etc|vs|no|approx|Fig|Dr)\.$")
 _WORD = re.compile(r"[A-Za-z0-9][\w'./-]*")
@@ -122,8 +161,26 @@ def read_docstrings(root: Path = ROOT) -> Iterator[Sentence]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, documented) and (text := ast.get_docstring(node)):
                 place = f"{path.relative_to(root).as_posix()}:{getattr(node, 'lineno', 1)}"
-                for _, piece in _split_blocks(text):
+                for _, piece in _split_blocks(drop_lists(text)):
                     yield from _split_sentences(piece, place)
+
+
+def drop_lists(docstring: str) -> str:
+    """Return a docstring without the entries of its Args lists and without preformatted lines.
+
+    An entry (`name: meaning`) is a noun phrase, and a diagram is not prose.
+    """
+    kept: list[str] = []
+    in_list = False
+    for line in docstring.splitlines():
+        indented = line.startswith(" ")
+        if _LIST_HEAD.fullmatch(line):
+            in_list = True
+        elif line.strip() and not indented:
+            in_list = False
+        entry = in_list and indented
+        kept.append("" if entry or _PREFORMATTED.search(line) else line)
+    return "\n".join(kept)
 
 
 def find_problems(sentences: Iterable[Sentence]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Every value of the charts: name, default, what is allowed, meaning. From the schema that helm checks them by."""
+"""Every value of the charts with default, allowed values and meaning, from the schema of helm."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def write_settings(repository: Path) -> str:
     return "\n".join(
         [
             "# Values\n",
-            "Every value of the strategy charts, generated from `charts/run/values.schema.json`, which helm "
-            "checks them by, and `charts/run/values.yaml`. `--set run.config.lr=0.001` on the command line, `lr` below "
+            "Every value of the strategy charts, generated from `charts/run/values.schema.json` and "
+            "`charts/run/values.yaml`. `--set run.config.lr=0.001` on the command line, `lr` below "
             "`run.config` in a values file; in the pod the setting `lr` is the variable `TRAINER_LR`.\n",
             f"## Training: run.config ({len(config)})\n",
             _table([(name.removeprefix("run.config."), *rest) for name, *rest in config]),

@@ -1,4 +1,4 @@
-"""What each strategy shards and sends, with its picture: the opening words of its file."""
+"""Sharded state and collectives of each strategy, with a picture: the docstring of its file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def write_strategies(repository: Path) -> str:
     """Markdown: one section per file of trainer/strategies, in the order of the table of strategies."""
     parts = [
         "# The strategies in pictures\n",
-        "What is sharded, which collectives run in a step, and where the parts lie: the opening words of each "
-        "strategy's file in `trainer/strategies/`. Which to choose: [Strategies](../strategies.md).\n",
+        "Sharded state, collectives per step and layout of each strategy: the docstring of its file in "
+        "`trainer/strategies/`. [Choose a strategy](../strategies.md).\n",
     ]
     told: set[str] = set()
     for row in STRATEGIES.values():

@@ -1,6 +1,6 @@
 """Writes what files repeat from tables in code: `make schema`.
 
-python -m docs.building.tables    # stratlab_spec/networks.json, lines of docs/models.md, strategies.md, analysis.md
+python -m docs.building.tables    # stratlab_spec/networks.json, lines of docs/models.md, strategies.md
 """
 
 from __future__ import annotations
@@ -47,22 +47,6 @@ def _is_lora(line: str) -> bool:
     return line.startswith("| `lora` |")
 
 
-def write_rules(text: str) -> str:
-    """docs/analysis.md with a line for each way in which a rule of advice fires."""
-    from stratlab.analysis.advice_rules import RULES
-
-    rows = ["| --- | --- | --- |"]
-    for rule in sorted(RULES, key=lambda rule: int(rule.id[1:])):
-        fires = " and ".join(map(_describe_condition, rule.when))
-        rows.append(f"| {rule.id} | {fires} | {'yes' if rule.gpu_only else ''} |")
-    return _put(text, rows, lambda line: line.startswith("| rule | fires when"), lambda line: not line)
-
-
-def _describe_condition(condition: tuple[str, str, Any]) -> str:
-    name, sign, other = condition
-    return f"`{name}` {sign} {f'{other:g}' if isinstance(other, int | float) else other}"
-
-
 def _put(text: str, rows: Sequence[str], after: Callable[[str], bool], before: Callable[[str], bool]) -> str:
     """The text with `rows` between the first line of the one kind and the next one of the other."""
     lines = text.split("\n")
@@ -71,7 +55,7 @@ def _put(text: str, rows: Sequence[str], after: Callable[[str], bool], before: C
     return "\n".join([*lines[:first], *rows, *lines[last:]])
 
 
-PAGES = {"models.md": write_networks, "strategies.md": write_strategies, "analysis.md": write_rules}
+PAGES = {"models.md": write_networks, "strategies.md": write_strategies}
 
 
 def main() -> None:

@@ -1,14 +1,12 @@
-"""Take the pictures of the documentation in a real browser.
+"""Take the pictures of the documentation in a real browser, from kept runs.
 
-    make pictures        # after `make demo`; needs chromium
+    make pages        # needs chromium
 
-gpu.png shows the kept runs of an H200 (tests/data/runs/h200) and needs no demo. The other pictures show the demo.
-Headless Chromium opens local pages only; MLflow is the demo's own server on the demo's store.
+Headless Chromium opens local pages only; MLflow is a server of its own that gets the demo's runs.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -16,12 +14,14 @@ import time
 from pathlib import Path
 
 from docs.pictures.devtools import Page, open_browser
-from stratlab.api import compare
+from docs.pictures.shown_pages import FOLDER, draw_demo, draw_gpu, hash_given_to_mlflow, hash_page, write_mark
+from stratlab.analysis.mlflow_upload import log_analysis
+from stratlab.compare.publishing import log_comparison
 from stratlab.tracking import find_places
 from stratlab.tracking_server import run_server
+from stratlab_spec.run_directory import RunDirectory
+from trainer.launch.mlflow_replay import replay
 
-FOLDER = Path(__file__).parent
-H200 = Path(__file__).parents[2] / "tests/data/runs/h200"
 # on MLflow's page: the panel at the right, its note about views, and the tools that every chart shows without a mouse
 IN_THE_WAY = (
     """[...document.querySelectorAll('button[aria-label="Close"], button[aria-label="Hide banner"]')]"""
@@ -32,11 +32,11 @@ NO_TOOLS = (
 DRAWN = "document.querySelectorAll('.js-plotly-plot').length"
 
 
-def take_page(page: Page, url: str, path: Path) -> None:
-    """Take the top of a page that stratlab has written."""
-    page.open(url)
+def take_page(page: Page, drawn: Path, path: Path, folder: Path) -> None:
+    """Take the top of a page that stratlab has written in `folder`."""
+    page.open(drawn.as_uri())
     page.wait("document.readyState === 'complete' && document.querySelector('h1') !== null")
-    save(page, path)
+    save(page, path, hash_page(drawn, folder))
 
 
 def take_charts(page: Page, url: str, path: Path) -> None:
@@ -45,34 +45,38 @@ def take_charts(page: Page, url: str, path: Path) -> None:
     page.wait(f"{DRAWN} >= 4 && {IN_THE_WAY}.length > 0")
     page.run(f"{NO_TOOLS}; {IN_THE_WAY}.forEach(b => b.click()); 0")
     time.sleep(5)  # its own animations, and the charts again in the width that is free now
-    save(page, path)
+    save(page, path, hash_given_to_mlflow())
 
 
-def save(page: Page, path: Path) -> None:
+def save(page: Page, path: Path, mark: str) -> None:
     page.take(path)
+    write_mark(path, mark)
     print(f"{path.name}: {path.stat().st_size >> 10} KiB")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "demo", type=Path, nargs="?", default=Path("demo-results"), help="what `make demo` left"
+def fill_mlflow(comparison: Path, uri: str) -> None:
+    """Give a server what the launcher, the analysis and `stratlab compare` gave theirs."""
+    for run in sorted(path.parent for path in comparison.glob("*/metrics.jsonl")):
+        replay(RunDirectory(comparison.parent, comparison.name, run.name), uri, {})
+        log_analysis(run, json.loads((run / "analysis/report.json").read_text()), uri)
+    log_comparison(
+        json.loads((comparison / "report/report.json").read_text()), comparison / "report", uri, "demo"
     )
-    demo: Path = parser.parse_args().demo.resolve()
-    with tempfile.TemporaryDirectory() as folder, open_browser(1120, 1330) as page:
-        compare(H200, output=Path(folder))
-        take_page(page, (Path(folder) / "report.html").as_uri(), FOLDER / "gpu.png")
-    runs = sorted(path.parent for path in demo.glob("runs/demo/*/mlflow.json"))
-    if not runs or not (demo / "report.html").is_file():
-        print(f"{demo}: holds no demo; run `make demo` first", file=sys.stderr)
-        return 2
-    slowest = max(runs, key=lambda run: json.loads((run / "summary.json").read_text())["step_time_ms_p50"])
-    with open_browser(1120, 1900) as page:
-        take_page(page, (demo / "report.html").as_uri(), FOLDER / "comparison.png")
-        take_page(page, (slowest / "analysis/report.html").as_uri(), FOLDER / "report.png")
-    with run_server(demo / "mlflow") as server, open_browser(1400, 1560) as page:
-        (place,) = (place for experiment, place in find_places(server) if experiment == "demo")
-        take_charts(page, f"{server}/{place}", FOLDER / "mlflow.png")
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        with open_browser(1120, 1330) as page:
+            take_page(page, draw_gpu(folder / "gpu"), FOLDER / "gpu.png", folder)
+        pages = draw_demo(folder / "demo")
+        with open_browser(1120, 1900) as page:
+            for picture, drawn in pages.items():
+                take_page(page, drawn, FOLDER / picture, folder)
+        with run_server(folder / "mlflow") as server, open_browser(1400, 1560) as page:
+            fill_mlflow(pages["comparison.png"].parents[1], server)
+            (place,) = (place for experiment, place in find_places(server) if experiment == "demo")
+            take_charts(page, f"{server}/{place}", FOLDER / "mlflow.png")
     return 0
 
 

@@ -33,7 +33,7 @@ SETTINGS = (
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Settings of config.json with what they resolved to; what cannot be read is absent."""
+    """Return settings of config.json with their resolved values; unreadable ones are absent."""
     try:
         content = json.loads((folder / "config.json").read_bytes())
         return {**content["config"], **content["resolved"]}
@@ -42,7 +42,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_hosts(folder: Path, rows: Sequence[Row]) -> dict[int, str]:
-    """Rank -> host, by ranks/rank<i>.json, else by the trace; of those that are told.
+    """Return rank -> host, from ranks/rank<i>.json, else from the trace; ranks without either are absent.
 
     Args:
         rows: `ranks` of the report.
@@ -57,7 +57,7 @@ def read_hosts(folder: Path, rows: Sequence[Row]) -> dict[int, str]:
 
 
 def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
-    """Everything by the name under which rules and texts ask for it."""
+    """Return all values by the name that rules and texts use."""
     mean, run, step_ms = report["mean"], report["run"], report["mean"].get("step_ms")
     known = {name: settings.get(name, run.get(name)) for name in SETTINGS}
     row, imbalance = STRATEGIES.get(str(known["strategy"])), mean.get("compute_imbalance")
@@ -69,7 +69,7 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         **{name: value for name, value in mean.items() if name not in ("ranks", "steps")},
         **known,
         "source": report["source"],
-        "foreign": "finished" in run and run["finished"] is None,  # traces that tell nothing of a run's end
+        "foreign": "finished" in run and run["finished"] is None,  # traces without a run's end
         "unrecorded_launches": mean.get("unrecorded_launches") or 0,  # earlier versions did not count them
         "traced_steps": mean.get("steps"),
         "traced_ranks": mean.get("ranks"),
@@ -90,7 +90,7 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
 
 
 def _memory(report: Row) -> dict[str, Any]:
-    """Of the rank that holds most."""
+    """Return the memory of the rank that holds most."""
     rows, whole = [report["mean"], *report["ranks"]], report["mean"].get("device_memory_gib")
     allocated, reserved = (
         max((row[name] for row in rows if row.get(name) is not None), default=None)
@@ -108,7 +108,7 @@ def _memory(report: Row) -> dict[str, Any]:
 
 
 def _batches(known: Row) -> dict[str, Any]:
-    """Micro-batches twice and half as large with the global batch as it is."""
+    """Return micro-batches twice and half as large, with an unchanged global batch."""
     micro, accumulated = known["micro_batch_size"], known["grad_accum_steps"]
     even = isinstance(accumulated, int) and accumulated % 2 == 0
     return {
@@ -118,7 +118,7 @@ def _batches(known: Row) -> dict[str, Any]:
 
 
 def _communication(report: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
-    """Exposed transfer, the collective with most of it, and who came last most often."""
+    """Return exposed transfer, the collective with most of it, and who came last most often."""
     mean = report["mean"]
     parts = [part for part in report.get("parts") or [] if part["ms"] is not None]
     transfers = [part for part in parts if part["part"] == "comm"]
@@ -151,7 +151,7 @@ def _say_late(late: int | None, calls: int, matched: int, hosts: Mapping[int, st
 
 
 def _top_kernel(report: Row) -> dict[str, Any]:
-    """The compute kernel with most time over all ranks."""
+    """Return the compute kernel with most time over all ranks."""
     sums: Counter[str] = Counter()
     for row in report.get("kernels") or []:
         if row["type"] == "compute" and row["sum_ms"] is not None:
@@ -179,16 +179,17 @@ ON_CPU = "CPU: "
 
 
 def build_recommendations(report: Mapping[str, Any], facts: RunFacts) -> list[dict[str, Any]]:
-    """The rules that fire, the most severe first, then by the share of the step (of memory, of compute) concerned.
+    """Return the rules that fire, the most severe first, then by the share of the step (of memory, of compute)
+    concerned.
 
     Args:
         report: schema_version 2.
         facts: for config.json and the hosts of ranks/rank<i>.json.
 
     Returns:
-        rule, severity, title, advice, at_most_ms (what it can save of a recorded step at most; None = no time, or not
-        known), settings {name: value}, evidence {name: number}. `settings` names a value of the chart
-        (`run.config.*`) or, without a dot, an environment variable for `run.env`. Of traces that this lab did not make
+        rule, severity, title, advice, at_most_ms, settings {name: value}, evidence {name: number}. at_most_ms is the
+        largest saving in a recorded step; None = no time, or not known. `settings` names a value of the chart
+        (`run.config.*`) or, without a dot, an environment variable for `run.env`. For traces of other programs
         neither text nor settings name a value of the chart.
     """
     hosts = read_hosts(facts.folder, report["ranks"])
@@ -196,7 +197,7 @@ def build_recommendations(report: Mapping[str, Any], facts: RunFacts) -> list[di
 
 
 def apply_rules(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The same from named values."""
+    """Return the recommendations from named values."""
     on_cpu = values.get("source") == "cpu"
     fired = [rule for rule in RULES if not (rule.gpu_only and on_cpu) and holds(rule.when, values)]
     doubtful = any(rule.doubtful for rule in fired)

@@ -1,8 +1,8 @@
-"""What to try next, as data: the rules R1 to R12, with their thresholds. What the values are: advice.py.
+"""Advice as data: the rules R1 to R12, with their thresholds. advice.py computes the values.
 
-The thresholds are judgement, not measurement: above them a remedy has room to pay for itself. Sources where there is
-one: 2 to 5 us of a launch, which a kernel of 10 us does not hide; (p - 1) / (m + p - 1) as the ideal bubble (Huang et
-al. 2019, GPipe); PCIe 4.0 x16, which moves pinned memory at 20 GB/s and above and pageable memory below 5 GB/s.
+The thresholds are judgement, not measurement: above them a change has room to pay for itself. Some have sources: a
+launch takes 2 to 5 us, which a kernel of 10 us does not hide. The ideal bubble is (p - 1) / (m + p - 1) (Huang et al.
+2019, GPipe). PCIe 4.0 x16 moves pinned memory at 20 GB/s and above and pageable memory below 5 GB/s.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Severity = Literal["high", "medium", "low"]
 Values = Mapping[str, Any]
 """Name -> number, text or None (not known)."""
 Condition = tuple[str, str, Any]
-"""Name of a value, operator, what it is compared with."""
+"""Name of a value, operator, the value to compare with."""
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
@@ -31,7 +31,7 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to change where `when` holds. `settings`: name -> value, both may hold {names of values}."""
+    """A change to try if `when` holds. `settings`: name -> value, both may hold {names of values}."""
 
     advice: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -43,17 +43,17 @@ class AdviceRule:
     """One way in which a rule fires.
 
     Attributes:
-        id: R1 to R12. Of the entries with one id the first that fires gives the recommendation, the titles and
-            numbers of the others that fire are added to it.
-        when: all of them hold; a value that is not known holds nowhere.
+        id: R1 to R12. The first firing entry of an id gives the recommendation; other firing entries add their titles
+            and numbers.
+        when: all of them hold; an unknown value does not hold.
         title: one sentence, {names of values} in it.
-        lead: the value by which recommendations of one severity are sorted, the largest first; empty = that of the
-            first condition. Above HIGH_PCT a medium severity is high.
-        remedies: the first whose conditions hold is the advice, and where none does `otherwise`.
-        elsewhere: the advice instead of these for traces that this lab did not make: they have none of our settings.
-        wins: the share of the step, %, that the advice can save at most; empty = no time, or how much is not known.
-        evidence: values that are shown, besides those of `when`.
-        gpu_only: says nothing about a CPU.
+        lead: the value that sorts recommendations of one severity, the largest first; empty = the first condition's
+            value. Above HIGH_PCT a medium severity is high.
+        `remedies`: the first whose conditions hold is the advice, or else `otherwise`.
+        elsewhere: the advice instead for traces of other programs, which do not have our settings.
+        wins: the share of the step, %, that the advice can save at most; empty = no time, or unknown.
+        evidence: further values to show, in addition to `when`.
+        gpu_only: does not apply to a CPU.
         doubtful: lowers the severity of all others by one.
     """
 
@@ -72,7 +72,7 @@ class AdviceRule:
 
 
 def holds(conditions: tuple[Condition, ...], values: Values) -> bool:
-    """Whether all conditions hold; with a value that is None or absent none does."""
+    """Return whether all conditions hold; a condition with an absent or None value does not."""
     return all(
         values.get(name) is not None and OPERATORS[sign](values[name], other)
         for name, sign, other in conditions
@@ -93,7 +93,7 @@ OPTIMIZER_PCT = 20.0
 TOP_KERNEL_PCT = 40.0  # of the compute kernels' time
 SLOWDOWN = 1.25  # recorded step over a step that is not recorded
 DOUBTS = "R12"  # the rule about the traces, not about the run
-HIGH_PCT = 40.0  # a remedy may save more than a third of the step
+HIGH_PCT = 40.0  # a fix may save more than a third of the step
 
 CAN_DOUBLE: Condition = ("double_micro_batch", ">", 0)
 CAN_HALVE: Condition = ("half_micro_batch", ">", 0)
@@ -150,7 +150,7 @@ LONG_GAPS = {
         "allocating, writing files, a number read from the GPU. Fusing kernels does not help.",
     ),
 }
-"""Kind of the gaps -> what they are, and the advice."""
+"""Kind of the gaps -> their meaning, and the advice."""
 LOWERED = "Read the other recommendations as hints: their severity is lowered by one."
 
 RULES = (
@@ -254,8 +254,8 @@ RULES = (
     AdviceRule(
         "R6",
         (("bubble_over_ideal", ">", BUBBLE_OVER_IDEAL),),
-        "The pipeline's bubble is {bubble_pct:.0f} % of the step, {bubble_over_ideal:.1f} times its ideal of "
-        "{bubble_ideal_pct:.0f} %",
+        "The pipeline's bubble is {bubble_pct:.0f} % of the step, {bubble_over_ideal:.1f} times the "
+        "{bubble_ideal_pct:.0f} % of equal stages",
         wins="bubble_excess_pct",
         lead="bubble_pct",
         otherwise="Balance the layers of the stages first: stages take unequal times or wait for their links.",

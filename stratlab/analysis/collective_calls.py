@@ -1,8 +1,8 @@
-"""The collectives of each rank as calls, and the calls of all ranks matched, one rank at a time.
+"""Turn the collectives of each rank into calls, and match the calls of all ranks, one rank at a time.
 
 A collective ends on all ranks together, but each rank enters it when it is ready. So over the calls of one collective
 the shortest duration is the transfer; a rank that was in it longer waited in its first (duration - shortest) ns for
-the last one. Which of the rank's calls belong together is told by name, process group and number in order of issue.
+the last one. Name, process group and number in order of issue identify the calls that belong together.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from stratlab_spec.trace_events import Times
 
 
 class CallKey(NamedTuple):
-    """What calls are reported by."""
+    """The key by which calls are reported."""
 
     collective: str  # `all_reduce`, ...
     name: str  # as the trace has it, without arguments
-    axis: str  # of the mesh, where the trace or the run tells it, else empty
+    axis: str  # of the mesh, if the trace or the run names it, else empty
 
 
 class CallKind(NamedTuple):
-    """What calls are matched by."""
+    """The key by which calls are matched."""
 
     key: CallKey
-    members: str  # the ranks of the process group as text; empty = not told
+    members: str  # the ranks of the process group as text; empty = unknown
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,19 @@ class Calls:
     kind: NDArray[np.int32]
     starts: Times
     ends: Times
-    bytes: Times  # -1 = not told
+    bytes: Times  # -1 = unknown
 
     def of(self, key: CallKey) -> NDArray[np.bool_]:
-        """Which calls are reported under this key."""
+        """Return which calls are reported under this key."""
         return np.isin(self.kind, [i for i, kind in enumerate(self.kinds) if kind.key == key])
 
 
 def find_calls(rank: int, trace: Trace, lanes: Lanes, windows: list[Window], axes: dict[str, int]) -> Calls:
-    """`axes` of the run's mesh with their sizes: with one above 1, that is the axis of what has no group."""
+    """Find the calls of a rank in the windows.
+
+    Args:
+        axes: of the run's mesh with their sizes; a single axis above 1 is the axis of calls without a group.
+    """
     found = [lanes.issued_within(w.start_ns, w.end_ns) for w in windows]
     chosen = np.concatenate(found) if found else np.empty(0, np.int64)
     chosen = chosen[lanes.is_communication[chosen]]
@@ -104,16 +108,16 @@ class Match:
     ranks: int = 1
 
     def count_last(self, rank: int) -> int:
-        """In how many calls this rank came last."""
+        """Return in how many calls this rank came last."""
         return int(((self.last == rank) & (self.longest > self.shortest)).sum())
 
 
 @dataclass
 class Matching:
-    """Grows by ranks; its size depends on the calls, not on the number of ranks.
+    """Match calls rank by rank; its size depends on the calls, not on the number of ranks.
 
     Attributes:
-        one_group: a collective without a told group spans all ranks. With several process groups the calls of two
+        one_group: a collective without a recorded group spans all ranks. With several process groups the calls of two
             ranks with the same number are not the same collective.
     """
 
@@ -123,7 +127,7 @@ class Matching:
     ranks: int = 0
 
     def apply(self, calls: Calls) -> None:
-        """Adds one rank. Point-to-point calls are not matched: a send has another partner each time."""
+        """Add one rank. Point-to-point calls are not matched: a send has another partner each time."""
         self.ranks += 1
         for index, kind in enumerate(calls.kinds):
             if kind.key.collective == POINT_TO_POINT or not (kind.members or self.one_group):
@@ -142,7 +146,7 @@ class Matching:
                 match.ranks += 1
 
     def take(self) -> Mapping[CallKind, Match]:
-        """What matched on at least two ranks; where the group is not told, on all."""
+        """Return calls that match on at least two ranks; if the group is not recorded, on all."""
         return {
             kind: match
             for kind, match in self.found.items()

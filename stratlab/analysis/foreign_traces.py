@@ -35,9 +35,11 @@ OURS = {FOREIGN, "analysis"}
 
 
 def is_foreign(source: Path) -> bool:
-    """Whether `source` is no run directory of this lab, and holds what may be traces of another program: an archive, a
-    file, or a folder without a run's own files. One with traces/ that holds files, and with nothing but what runs have
-    beside it, is a run that has lost its own."""
+    """Return whether `source` may hold traces of another program, and is not a run directory of this lab.
+
+    It is an archive, a file, or a folder without a run's own files. A folder with files in traces/, and otherwise
+    only with folders that runs have, is a run that has lost its own files.
+    """
     if source.is_file():
         return True
     if not source.is_dir() or _has_marks(source):
@@ -51,7 +53,7 @@ def is_foreign(source: Path) -> bool:
 
 
 def _has_marks(folder: Path) -> bool:
-    """A config.json alone may be that of another program."""
+    """Return whether the folder has a run's files; a single config.json may belong to another program."""
     marks = [mark for mark in MARKS if (folder / mark).is_file()]
     return is_run(folder) or marks not in ([], ["config.json"])
 
@@ -63,7 +65,7 @@ def _is_of_no_run(path: Path) -> bool:
 
 
 def check_source(source: Path, output: Path) -> None:
-    """A run of this lab is no source, and the source is no place for results.
+    """Check that the source is not a run of this lab, and not the place for results.
 
     Raises:
         UserError: `source` or `output` cannot be used.
@@ -77,14 +79,14 @@ def check_source(source: Path, output: Path) -> None:
             )
         if output.resolve() == source.resolve():
             raise UserError(
-                f"--output {output}: expected another folder than that of the traces [SL-output-is-source]"
+                f"--output {output}: expected a folder other than the traces' own [SL-output-is-source]"
             )
     if output.exists() and not output.is_dir():
         raise UserError(f"--output {output}: expected a folder [SL-output-is-file]")
 
 
 def check_place(folder: Path, experiment: Experiment, source: Path) -> None:
-    """An analysis takes the place of an earlier one of the same source, and of nothing else.
+    """Check that an analysis replaces only an earlier one of the same source.
 
     Raises:
         UserError: `folder` holds something else.
@@ -95,7 +97,8 @@ def check_place(folder: Path, experiment: Experiment, source: Path) -> None:
     other = [name for name in there if name not in OURS and not name.startswith(".analysis-")]
     if other:
         raise UserError(
-            f"{folder}: holds {other[0]}, which is of no analysis; choose another --output [SL-output-of-others]"
+            f"{folder}: holds {other[0]}, which does not belong to an analysis; choose another --output "
+            "[SL-output-of-others]"
         )
     known = read_foreign(folder, [])
     if known and not _is_of(known, experiment, source):
@@ -107,7 +110,7 @@ def check_place(folder: Path, experiment: Experiment, source: Path) -> None:
 
 
 def _is_of(known: Mapping[str, Any], experiment: Experiment, source: Path) -> bool:
-    """Whether it was made of this source, which may have changed since, or moved."""
+    """Return whether the analysis has this source, which may have changed since, or moved."""
     if known.get("source_path") == str(source.resolve()):
         return True
     rows = [row for row in known.get("traces", []) if isinstance(row, dict)]
@@ -118,17 +121,17 @@ def _is_of(known: Mapping[str, Any], experiment: Experiment, source: Path) -> bo
 
 
 def hash_file(path: Path) -> str:
-    """Its sha256."""
+    """Return the file's sha256."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-MOST_TOLD = 5  # files that are no traces
+MOST_TOLD = 5  # files that are not traces
 
 
 @dataclass(frozen=True)
 class Analysed:
-    """One experiment: its report, or why there is none."""
+    """One experiment: its report, or the reason why it has no report."""
 
     name: str
     folder: Path
@@ -137,7 +140,7 @@ class Analysed:
 
 
 def name_source(source: Path) -> str:
-    """`runs` of runs.zip, of runs/ and of runs.pt.trace.json.gz."""
+    """Return `runs` of runs.zip, of runs/ and of runs.pt.trace.json.gz."""
     name = source.resolve().name
     if source.is_dir():
         return name or "traces"
@@ -145,15 +148,15 @@ def name_source(source: Path) -> str:
 
 
 def name_output(source: Path) -> Path:
-    """Where the analysis of `source` goes if nobody says."""
+    """Return the default folder of the analysis of `source`."""
     return Path(f"{name_source(source)}-analysis")
 
 
 def parse_pattern(text: str) -> re.Pattern[str] | None:
-    """Of --rank-pattern; None where it is empty.
+    """Parse --rank-pattern; return None if it is empty.
 
     Raises:
-        UserError: it is no regular expression, or its first group cannot be a number.
+        UserError: it is not a regular expression, or its first group cannot be a number.
     """
     if not text:
         return None
@@ -176,16 +179,16 @@ def analyze_foreign(
     pattern: re.Pattern[str] | None = None,
     progress: Progress = lambda sentence: None,
 ) -> list[Analysed]:
-    """Analyses every experiment in `source`; one that cannot be is named, and the others go on.
+    """Analyze every experiment in `source`; a failed one is named, and the others continue.
 
     Args:
         source: as for `collect_files`.
-        output: is made where it is absent; what other sources have left there stays.
+        output: is made if absent; other sources' results there stay.
         pattern: of `parse_pattern`.
 
     Raises:
         UserError: `source` or `output` cannot be used.
-        ArchiveError: `source` is an archive that is damaged or refused.
+        ArchiveError: `source` is an archive that is damaged or rejected.
         NoTraces: there is no trace in it.
     """
     check_source(source, output)
@@ -250,7 +253,7 @@ def _describe(rank: int, trace: TraceFile) -> dict[str, Any]:
 
 
 def _find_gaps(experiment: Experiment) -> list[TraceFinding]:
-    """Where the traces tell how many ranks there were, the analysis says which are missing."""
+    """Find missing ranks; if the traces name the number of ranks, the analysis does it instead."""
     ranks = set(experiment.traces)
     if experiment.world_size is not None:
         return []
@@ -263,12 +266,12 @@ def _find_gaps(experiment: Experiment) -> list[TraceFinding]:
         findings.append(TraceFinding("noted", why))
     return [
         *findings,
-        TraceFinding("noted", "no trace tells how many ranks there were [SL-world-size-untold]"),
+        TraceFinding("noted", "the number of ranks is not in the traces [SL-world-size-untold]"),
     ]
 
 
 def _say_left_out(left_out: Sequence[tuple[str, str]]) -> list[str]:
-    """What is no trace at all in one line; what is damaged or refused in a line each."""
+    """Name files that are not traces in one line; damaged or rejected ones in a line each."""
     other = [name for name, why in left_out if why in NOTHING_OF_A_TRACE]
     sentences = [
         f"warning: {name}: {why} (skipped)" for name, why in left_out if why not in NOTHING_OF_A_TRACE

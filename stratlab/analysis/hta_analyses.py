@@ -1,10 +1,10 @@
-"""The analyses of Holistic Trace Analysis that are run: how each is called, and when it does not apply.
+"""The analyses of Holistic Trace Analysis: how each is called, and when it does not apply.
 
-`hta` is the import name of `traceinsight`. Its traps (0.6.1): `num_kernels` sums up the rest under wrong columns;
-the last profiler step is dropped by default; several analyses look at rank 0 only unless told;
-`generate_trace_with_counters` writes next to its input and is never called.
+`hta` is the import name of `traceinsight` (0.6.1). `num_kernels` sums up the rest under wrong columns. The last
+profiler step is dropped by default. Several analyses use only rank 0 by default. `generate_trace_with_counters`
+writes next to its input and is never called.
 
-How much memory HTA's process may take, for how many ranks that is enough, and what ended for lack of it.
+Also the limit of the memory of HTA's process, the number of ranks for which it suffices, and errors caused by it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_GPU = "needs GPU kernels, and these are CPU traces [SL-hta-no-gpu]"
 
 @dataclass(frozen=True)
 class Scene:
-    """The loaded traces, and what of them decides whether an analysis applies."""
+    """The loaded traces, and their facts that decide whether an analysis applies."""
 
     hta: Any  # hta.trace_analysis.TraceAnalysis
     ranks: list[int]
@@ -36,7 +36,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Analysis:
-    """One analysis: how it is called, and why it does not apply (None = it does)."""
+    """One analysis: its call, and the reason if it does not apply (None = it does)."""
 
     name: str
     call: Callable[[Scene], Any]
@@ -47,7 +47,7 @@ class Analysis:
 def _no_communication(scene: Scene) -> str | None:
     if any(name.startswith(("nccl", "hip", "hccl")) or "ncclKernel" in name for name in scene.names):
         return None
-    return "needs communication kernels, and these traces hold none [SL-hta-no-communication]"
+    return "needs communication kernels, which these traces lack [SL-hta-no-communication]"
 
 
 def _no_stragglers(scene: Scene) -> str | None:
@@ -61,11 +61,11 @@ def _no_stragglers(scene: Scene) -> str | None:
 def _no_sequences(scene: Scene) -> str | None:
     if "aten::linear" in scene.names:
         return None
-    return "is asked for aten::linear, which does not occur [SL-hta-no-linear]"
+    return "needs aten::linear, which does not occur [SL-hta-no-linear]"
 
 
 def _too_many_launches(scene: Scene) -> str | None:
-    """HTA searches all operators for each launch: the time grows with the square."""
+    """Return why HTA is not run: it searches all operators for each launch, so that the time grows with the square."""
     most = max(int((scene.hta.t.get_trace(rank)["stream"] != -1).sum()) for rank in scene.ranks)
     if most <= MOST_LAUNCHES:
         return None
@@ -73,7 +73,7 @@ def _too_many_launches(scene: Scene) -> str | None:
 
 
 def _critical_path(scene: Scene) -> Any:
-    """What bound the first profiled step of the first rank, in percent of its duration."""
+    """Return the bounds of the first profiled step of the first rank, in percent of its duration."""
     graph, success = scene.hta.critical_path_analysis(
         rank=scene.ranks[0], annotation="ProfilerStep", instance_id=0
     )
@@ -149,7 +149,7 @@ ANALYSES = (
     Analysis("critical_path", _critical_path),
     Analysis(
         "aten_op_kernels_and_delay",
-        # one rank per call: asked for several, HTA counts the launches of each rank for all later ones as well
+        # one rank per call: with several, HTA counts the launches of each rank for all later ones as well
         _by_rank(lambda s, rank: s.hta.get_aten_op_kernels_and_delay(ranks=[rank])[rank]),
         obstacle=_too_many_launches,
     ),
@@ -168,7 +168,7 @@ NO_MEMORY = re.compile(
     re.IGNORECASE,
 )
 # of HTA's process. Reading whole texts it took 4.6 to 6.4 times the unpacked size and kept 1.3 times (traces of 5 to
-# 525 MiB, docs/hta.md); it reads less now (hta_worker.py), so that there is room for what the analyses need
+# 525 MiB, docs/decisions/hta.md); it reads less now (hta_worker.py), so that there is room for what the analyses need
 BASE_BYTES = 300 << 20  # its libraries
 KEPT, READING = (
     2.0,
@@ -177,7 +177,7 @@ KEPT, READING = (
 
 
 def find_free_bytes(cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/proc/meminfo")) -> int:
-    """What the machine has left, or what the container may still take of it."""
+    """Return the free memory of the machine, or of the container's limit."""
     lines = meminfo.read_text().splitlines()
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     for limit, use in zip(CGROUP_LIMITS, CGROUP_USES, strict=True):
@@ -192,7 +192,9 @@ def find_free_bytes(cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path(
 
 
 def choose_ranks(raw_bytes: Mapping[int, int], allowed_bytes: int) -> list[int]:
-    """The lowest ranks whose traces, of these unpacked sizes, HTA can hold together; empty if not even the first."""
+    """Return the lowest ranks whose traces, of these unpacked sizes, HTA can hold together; empty if not even the
+    first.
+    """
     ranks = sorted(raw_bytes)
     needed = [
         estimate_bytes([raw_bytes[rank] for rank in ranks[:count]]) for count in range(1, len(ranks) + 1)
@@ -201,12 +203,12 @@ def choose_ranks(raw_bytes: Mapping[int, int], allowed_bytes: int) -> list[int]:
 
 
 def estimate_bytes(raw_bytes: Sequence[int]) -> int:
-    """What HTA's process needs for traces of these unpacked sizes, read one after the other."""
+    """Return the memory of HTA's process for traces of these unpacked sizes, read one after the other."""
     return int(BASE_BYTES + KEPT * sum(raw_bytes) + (READING - KEPT) * max(raw_bytes))
 
 
 def apply_memory_limit(limit_bytes: int) -> None:
-    """From now on this process fails with MemoryError before it holds more of its own; what it starts inherits that.
+    """Make this process fail with MemoryError above this size of its own memory; its children inherit the limit.
 
     Private data count, not code or shared files (RLIMIT_DATA): libraries map much that they never touch.
     """
@@ -216,12 +218,13 @@ def apply_memory_limit(limit_bytes: int) -> None:
 
 
 def describe_failure(text: str, limit_bytes: int) -> str:
-    """What the status table says of an error, or of the last line of a process that ended: with the limit if that was
-    the cause."""
+    """Return the status table's text for an error, or for the last line of a process; with the limit if it was the
+    cause.
+    """
     cause = f"needs more than its {limit_bytes / 2**30:.3g} GiB of memory"
     return f"{cause} ({text}) [SL-hta-memory]" if lacked_memory(text) else text
 
 
 def lacked_memory(text: str) -> bool:
-    """Whether an error, or what was made of it, says so."""
+    """Return whether an error, or its text, is about missing memory."""
     return NO_MEMORY.search(text) is not None

@@ -32,7 +32,7 @@ from stratlab.analysis.hta_analyses import (
 
 @dataclass(frozen=True)
 class HtaLimits:
-    """What HTA needs for which traces: hta_analyses.py; about 0.3 s of CPU per MiB."""
+    """Limits of HTA's process: memory by hta_analyses.py, time at about 0.3 s of CPU per MiB."""
 
     timeout_s: float = 1800  # the Job has an hour for all of the analysis
     memory_bytes: int = 8 << 30  # of its process; never more than there is
@@ -40,7 +40,7 @@ class HtaLimits:
 
 @dataclass(frozen=True)
 class HtaStatus:
-    """How one analysis of HTA went. `unsupported`: it does not apply to these traces; `reason` says why."""
+    """The status of one analysis of HTA. `unsupported`: it does not apply to these traces; `reason` explains it."""
 
     analysis: str
     status: Literal["ok", "unsupported", "failed"]
@@ -51,7 +51,7 @@ class HtaStatus:
 
 @dataclass(frozen=True)
 class HtaRun:
-    """What HTA did. `ranks`: those that it read; `reason`: why not all of them."""
+    """The result of HTA. `ranks`: the ranks that it read; `reason`: the reason for missing ranks."""
 
     statuses: list[HtaStatus]
     ranks: list[int]
@@ -60,7 +60,7 @@ class HtaRun:
 
 HTA_LIMITS = HtaLimits()
 PACKAGES = {"hta": "traceinsight", "plotly": "plotly"}  # module -> package; a bare GPU machine has neither
-FREE_SHARE = 0.9  # of the free memory: the rest is for what runs beside it
+FREE_SHARE = 0.9  # of the free memory: the rest is for other processes
 
 
 def run_hta(
@@ -70,9 +70,10 @@ def run_hta(
     out: Path,
     limits: HtaLimits = HTA_LIMITS,
 ) -> HtaRun:
-    """Every analysis of `hta_analyses.ANALYSES`, in that order; their tables go to `out`, which must exist.
+    """Return every analysis of `hta_analyses.ANALYSES`, in that order; their tables go to `out`, which must exist.
 
-    It reads as many ranks, from the lowest, as the memory allows: by an estimate, and half as many if that was too low.
+    It reads as many ranks, from the lowest, as the memory allows: by an estimate, and half as many if that was too
+    low.
 
     Args:
         files: one decodable trace per rank. They are only read.
@@ -89,7 +90,7 @@ def run_hta(
     if not ranks:
         first = estimate_bytes([raw_bytes[min(raw_bytes)]])
         return build_unread(
-            f"rank {min(raw_bytes)} alone needs {_gib(first)} of memory, it may take {_gib(allowed)} "
+            f"a single rank, {min(raw_bytes)}, needs {_gib(first)} of memory; the limit is {_gib(allowed)} "
             "[SL-hta-rank-too-large]"
         )
     while True:
@@ -103,7 +104,7 @@ def run_hta(
 
 
 def build_unread(reason: str) -> HtaRun:
-    """Where it reads no trace, and why."""
+    """Return a result without read traces, with the reason."""
     return HtaRun([HtaStatus(analysis.name, "unsupported", reason) for analysis in ANALYSES], [], reason)
 
 
@@ -141,7 +142,7 @@ def _run_analyses(
 
 
 def _link(path: Path, rank: int, folder: Path) -> Path:
-    """HTA tells gzip by the extension, and writes next to its input if asked to."""
+    """Link a trace with the extension by which HTA recognizes gzip, in a folder where HTA may write."""
     with open(path, "rb") as file:
         is_packed = file.read(2) == b"\x1f\x8b"
     link = folder / f"rank{rank}.json{'.gz' if is_packed else ''}"
@@ -150,7 +151,7 @@ def _link(path: Path, rank: int, folder: Path) -> Path:
 
 
 def _run(folder: Path, timeout_s: float) -> str:
-    """Empty if the process ended well, else what became of it."""
+    """Return "" if the process ended with 0, else its error."""
     source = str(Path(stratlab.__file__).parents[1])
     environment = os.environ | {
         "HTA_DISABLE_NS_ROUNDING": "1",
@@ -172,7 +173,7 @@ def _run(folder: Path, timeout_s: float) -> str:
     if code == 0:
         return ""
     lines = (folder / "log").read_text(errors="replace").strip().splitlines()
-    last_line = lines[-1][:300] if lines else "it said nothing"
+    last_line = lines[-1][:300] if lines else "it printed nothing"
     return f"HTA's process ended with {code}: {last_line} [SL-hta-process-ended]"
 
 

@@ -1,15 +1,15 @@
-"""Runs Holistic Trace Analysis, one analysis after the other, and says of each how it went.
+"""Run Holistic Trace Analysis, one analysis after the other, and report the status of each.
 
     python -m stratlab.analysis.hta_worker REQUEST.json
 
 A process of its own, started by the bridge: HTA can run out of memory or hang, and pandas takes seconds to import.
-Without HTA_DISABLE_NS_ROUNDING in the environment HTA cuts up to 2 us off every kernel. The memory limit is set before
-pandas is imported. The ranks are read one after the other: all at once they would need several times as much.
+Without HTA_DISABLE_NS_ROUNDING in the environment HTA cuts up to 2 us off every kernel. The memory limit is set
+before pandas is imported. The ranks are read one after the other: all at once they would need several times as much.
 
 HTA decodes the whole text at once and keeps every field of every event until its data frame is made. Here it reads a
-trace piece by piece and gets only events with a duration, of their arguments only those that it looks at, and texts
-that occur again only once. Its data frame, and with it every number, is the same (tests/stratlab/analysis/hta). A
-number in quotes becomes a number. An event that our own reader leaves out for its types is left out here too.
+trace piece by piece and gets only events with a duration, only the arguments that it reads, and repeated texts only
+once. Its data frame, and with it every number, is the same (tests/stratlab/analysis/hta). A number in quotes becomes
+a number. An event that our own reader leaves out for its types is left out here too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COUNTERS = "cuda_profiler_range"  # its arguments are counters with any name
 
 
 def apply_slim_reading() -> None:
-    """From now on HTA reads in this process as `read_slim` does."""
+    """Make HTA in this process read like `read_slim`."""
     from hta.common import trace_parser
     from hta.configs.parser_config import ParserConfig, ValueType
 
@@ -53,10 +53,10 @@ def apply_slim_reading() -> None:
 
 
 def read_slim(path: Path, wanted: Mapping[str, bool]) -> dict[str, Any]:
-    """Return the trace as `json.loads` would give it, reduced, with numbers where a writer put them into quotes.
+    """Return the trace as from `json.loads`, reduced, with numbers where a writer put them into quotes.
 
     Args:
-        wanted: arguments by name; the value says whether it is a number.
+        wanted: arguments by name; the value is True for a number.
 
     Raises:
         TraceError: as `load_trace`.
@@ -78,7 +78,7 @@ def read_slim(path: Path, wanted: Mapping[str, bool]) -> dict[str, Any]:
 
 
 def _slim(event: Any, wanted: Mapping[str, bool], once: Callable[[str, str], str]) -> dict[str, Any] | None:
-    """None for what is left out."""
+    """Return the reduced event; None if it is left out."""
     if not isinstance(event, dict) or event.get("cat") in (None, "Trace"):
         return None
     slim = {key: event[key] for key in FIELDS if key in event}
@@ -103,13 +103,13 @@ def _slim(event: Any, wanted: Mapping[str, bool], once: Callable[[str, str], str
 
 
 def _read_text(value: Any) -> Any:
-    """The number in a text; any other value as it is."""
+    """Return the number in a text; any other value unchanged."""
     number = _read_number(value) if isinstance(value, str) else None
     return value if number is None else number
 
 
 def _read_number(value: Any) -> int | float | None:
-    """Also of a text; None for what is no finite number."""
+    """Return the finite number of a value or text; otherwise None."""
     if isinstance(value, str):
         try:
             value = msgspec.convert(value, int | float, strict=False)
@@ -123,7 +123,7 @@ MOST_ROWS = 20_000  # of one table
 
 
 def _non_empty(result: Any) -> dict[str, Any]:
-    """Name -> data frame with at least one known value."""
+    """Return name -> data frame with at least one known value."""
     frames = result if isinstance(result, dict) else {"": result}
     return {
         name: frame for name, frame in frames.items() if frame is not None and frame.notna().to_numpy().any()
@@ -131,15 +131,16 @@ def _non_empty(result: Any) -> dict[str, Any]:
 
 
 def _flat(frame: Any) -> Any:
-    """With the levels of a named index as columns, and one header line."""
+    """Return it with the levels of a named index as columns, and one header line."""
     flat = frame.reset_index() if any(frame.index.names) else frame.copy()
     flat.columns = ["_".join(filter(None, map(str, c))) if isinstance(c, tuple) else c for c in flat.columns]
     return flat
 
 
 def run_analysis(analysis: Analysis, scene: Scene, out: Path) -> dict[str, Any]:
-    """Status of one analysis; its tables are written to `out`. An error of HTA is a status, not an
-    exception."""
+    """Return the status of one analysis; its tables are written to `out`. An error of HTA is a status, not an
+    exception.
+    """
 
     def build(status: str, reason: str, tables: Sequence[str] = ()) -> dict[str, Any]:
         return {"analysis": analysis.name, "status": status, "reason": reason, "tables": tables}
@@ -164,7 +165,7 @@ def run_analysis(analysis: Analysis, scene: Scene, out: Path) -> dict[str, Any]:
 
 
 def main(arguments: Iterable[str]) -> int:
-    """Reads the request, appends one JSON line per analysis to its status file."""
+    """Read the request, and append one JSON line per analysis to its status file."""
     (path,) = arguments
     request = json.loads(Path(path).read_text())
     apply_memory_limit(request["memory_bytes"])
@@ -179,7 +180,7 @@ def main(arguments: Iterable[str]) -> int:
 
 
 def build_scene(request: Mapping[str, Any]) -> Scene:
-    """Lets HTA load the traces."""
+    """Let HTA load the traces."""
     warnings.simplefilter("ignore")
     import plotly.io
     from hta.common.trace import Trace
@@ -191,7 +192,7 @@ def build_scene(request: Mapping[str, Any]) -> Scene:
             self.t.load_traces(include_last_profiler_step=True, use_multiprocessing=False)
 
     plotly.io.renderers.default = (
-        ""  # get_aten_op_kernels_and_delay shows a figure whatever it is told: no browser
+        ""  # get_aten_op_kernels_and_delay shows a figure with any argument: no browser
     )
     logging.disable(logging.ERROR)
     files = {int(rank): file for rank, file in request["files"].items()}

@@ -1,8 +1,8 @@
-"""What takes how long on one rank: GPU events by name and by length, copies by kind, collectives.
+"""Durations on one rank: GPU events by name and by length, copies by kind, collectives.
 
-Many short kernels mean that launching costs more than computing. The bandwidth of copies is all bytes over all time, so
-a long copy counts for more than a short one. Of communication: how much of it, how much of it is exposed, and how long
-each rank waited for the others.
+Many short kernels mean that launching takes longer than computing. The bandwidth of copies is all bytes over all
+time, so a long copy counts for more than a short one. Of communication: its time, its exposed time, and each rank's
+waiting for the others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class Durations:
-    """How many GPU events of each type are how long, counted between the edges: the counts of ranks add up.
+    """The number of GPU events of each type and length, counted between the edges, so that ranks can be added.
 
     `short`: kernels (not copies) below SHORT_US. `in_steps`: kernels that the host launched within a step.
     """
@@ -65,12 +65,12 @@ class Durations:
 
     @property
     def kernels(self) -> list[int]:
-        """The counts of all kernels; copies are none."""
+        """Return the counts of all kernels, without copies."""
         return [a + b for a, b in zip(self.compute, self.comm, strict=True)]
 
 
 def build_kernels(rank: int, trace: Trace, lanes: Lanes) -> list[KernelRow]:
-    """One row per name and type, those with most time first; none on CPU traces.
+    """Return one row per name and type, those with most time first; none on CPU traces.
 
     Sums, means and maxima equal HTA's `get_gpu_kernel_breakdown`, percentiles numpy's.
     """
@@ -105,7 +105,7 @@ def build_kernels(rank: int, trace: Trace, lanes: Lanes) -> list[KernelRow]:
 
 
 def build_durations(trace: Trace, lanes: Lanes) -> Durations:
-    """The histogram of one rank; empty on CPU traces."""
+    """Return the histogram of one rank; empty on CPU traces."""
     if lanes.source == "cpu":
         nothing = [0] * (len(EDGES_US) - 1)
         return Durations(EDGES_US, nothing, nothing, nothing, 0, 0)
@@ -122,7 +122,7 @@ def build_durations(trace: Trace, lanes: Lanes) -> Durations:
 
 
 def sum_durations(durations: Sequence[Durations]) -> Durations:
-    """Of several ranks."""
+    """Return the sum of several ranks' durations."""
     counts: dict[str, Any] = {
         name: [sum(column) for column in zip(*(getattr(each, name) for each in durations), strict=True)]
         for name in TYPES
@@ -132,7 +132,7 @@ def sum_durations(durations: Sequence[Durations]) -> Durations:
 
 
 def find_median(counts: NDArray[np.int64] | Sequence[int]) -> float | None:
-    """The median of such counts, us, to the width of a bin (12 %); None without any."""
+    """Return the median of such counts, us, to the width of a bin (12 %); None without any."""
     reached = np.cumsum(counts)
     if not len(reached) or not reached[-1]:
         return None
@@ -144,7 +144,7 @@ def find_median(counts: NDArray[np.int64] | Sequence[int]) -> float | None:
 
 
 def find_short_share(counts: NDArray[np.int64] | Sequence[int]) -> float | None:
-    """Percent of such counts below SHORT_US; None without any."""
+    """Return the percentage of such counts below SHORT_US; None without any."""
     total = int(np.sum(counts))
     return 100 * int(np.sum(counts[: EDGES_US.index(SHORT_US)])) / total if total else None
 
@@ -154,7 +154,7 @@ def _find_types(lanes: Lanes) -> NDArray[np.int64]:
 
 
 def _quantile(durations: Times, first: Times, counts: Times, share: float) -> NDArray[np.float64]:
-    """Of each group of sorted durations, between its neighbours where it lies between two."""
+    """Return the quantile of each group of sorted durations, interpolated between neighbours."""
     at = (counts - 1) * share
     low = np.floor(at).astype(np.int64)
     high = np.minimum(low + 1, counts - 1)
@@ -174,8 +174,10 @@ KINDS = (
 
 @dataclass(frozen=True)
 class CopyRow:
-    """All copies of one kind on one rank, over the whole trace. `bytes` and `gbps` (1e9 bytes per second) are None
-    where the trace does not tell the size of each."""
+    """All copies of one kind on one rank, over the whole trace.
+
+    If the trace lacks the size of a copy, `bytes` and `gbps` (1e9 bytes per second) have the value None.
+    """
 
     rank: int
     kind: str
@@ -186,12 +188,12 @@ class CopyRow:
 
 
 def name_copy(name: str) -> str:
-    """`HtoD` for `Memcpy HtoD (Pinned -> Device)`; what is not known is `other`."""
+    """Return `HtoD` for `Memcpy HtoD (Pinned -> Device)`; `other` for unknown copies."""
     return next((kind for kind, pattern in KINDS if pattern.search(name)), "other")
 
 
 def build_copies(rank: int, trace: Trace) -> list[CopyRow]:
-    """One row per kind, those with most time first; none on CPU traces."""
+    """Return one row per kind, those with most time first; none on CPU traces."""
     copies = np.flatnonzero(trace.in_category(COPY_CATEGORIES)[trace.gpu])
     names = trace.name[trace.gpu[copies]]
     kind_of = {int(code): name_copy(trace.names[code]) for code in np.unique(names)}
@@ -210,8 +212,8 @@ def build_copies(rank: int, trace: Trace) -> list[CopyRow]:
 class CollectiveRow:
     """One collective on one rank over all analysed steps; all times in ms.
 
-    `bytes` is None where the trace does not tell; waiting and `arrived_last` (calls in which this rank came last)
-    are None where the calls of ranks cannot be matched.
+    None stands for unknown `bytes`, and, if the calls of ranks cannot be matched, for waiting and `arrived_last`
+    (calls in which this rank came last).
     """
 
     rank: int
@@ -230,7 +232,7 @@ class CollectiveRow:
 def build_collectives(
     calls: Calls, partition: Partition, matches: Mapping[CallKind, Match]
 ) -> list[CollectiveRow]:
-    """Of one rank, one row per name and axis."""
+    """Return one row per name and axis of one rank."""
     rows = []
     durations = calls.ends - calls.starts
     for key in dict.fromkeys(kind.key for kind in calls.kinds):
@@ -258,7 +260,7 @@ def build_collectives(
 
 
 def sort_collectives(rows: Sequence[CollectiveRow]) -> list[CollectiveRow]:
-    """The longest first, all ranks of one together."""
+    """Return the longest first, all ranks of one together."""
     longest: dict[tuple[str, str | None], float] = {}
     for row in rows:
         key = (row.name, row.axis)

@@ -1,15 +1,15 @@
-"""What ran when: compute, communication and copies of one rank, on its GPU or, without one, on the host.
+"""Find the compute, communication and copies of one rank, on its GPU or, without one, on the host.
 
-GPU: an event is communication by its name or because it names a collective; so is a copy, which else is told by its
-category. It belongs to the step in whose label its launch lies (kernel -> launch by correlation id); the label decides,
-not the thread, so kernels launched by autograd threads count too. What was launched before the recording began belongs
-to no step: the first one begins when it has ended.
-CPU: operators, without those of a backend's own threads; communication is what the backends write as `gloo:all_reduce`
-and the like. This is host operator time and says nothing about a GPU.
+GPU: an event is communication by its name or because it names a collective; so is a copy, which otherwise has its own
+category. It belongs to the step whose label contains its launch (kernel -> launch by correlation id). The label
+decides, not the thread, so kernels launched by autograd threads count too. Events launched before the recording began
+do not belong to a step: the first step begins when they have ended. CPU: operators, except on a backend's own
+threads; communication has the backends' names, such as `gloo:all_reduce`. This is host operator time and does not
+describe a GPU.
 
-A launch is any host event with the GPU event's correlation id, whatever device's runtime it belongs to. A collective is
-known by what the GPU event says of itself, else by the record (RECORD), the label or the operator around its launch:
-NCCL carries out an all-to-all with a kernel named SendRecv.
+A launch is any host event with the GPU event's correlation id, with any device's runtime. A collective is identified
+by the GPU event itself, else by the record (RECORD), the label or the operator around its launch: NCCL carries out an
+all-to-all with a kernel named SendRecv.
 """
 
 from __future__ import annotations
@@ -54,26 +54,31 @@ POINT_TO_POINT = "send_recv"
 
 
 def find_collective(text: str) -> str | None:
-    """`all_reduce` for `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`, `gloo:all_reduce`, `allreduce`; None for what
-    does not tell, as `nccl:coalesced`."""
+    """Return `all_reduce` for `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`, `gloo:all_reduce`, `allreduce`.
+
+    None for names without a collective, as `nccl:coalesced`.
+    """
     plain = text.partition("(")[0].lower().replace("_", "")
     return next((name for name, pattern in KNOWN if pattern.search(plain)), None)
 
 
 def name_collective(text: str) -> str:
-    """The same; what is not known keeps its own name without arguments."""
+    """Return the collective's name; an unknown one keeps its own name without arguments."""
     return find_collective(text) or text.partition("(")[0]
 
 
 Source = Literal["gpu", "cpu"]
 AROUND = (*LABEL_CATEGORIES, *OPERATOR_CATEGORIES)
-DEEPEST = 8  # labels around one launch that are looked at, from the innermost
+DEEPEST = 8  # labels around one launch, from the innermost
 
 
 @dataclass(frozen=True)
 class Launches:
-    """One entry per event of `trace.gpu`. `event` is the trace's event, -1 = none in the trace; then `start` and `end`
-    are BEFORE for what was in flight when the recording began, else UNTOLD."""
+    """One entry per event of `trace.gpu`.
+
+    `event` is the trace's event, -1 = none in the trace. Without one, `start` and `end` have the value BEFORE for
+    events in flight when the recording began, else UNTOLD.
+    """
 
     event: Times
     start: Times
@@ -81,7 +86,9 @@ class Launches:
 
 
 def find_launches(trace: Trace) -> Launches:
-    """Of several host events with one correlation id a runtime's call comes first, then the earliest."""
+    """Find the launches; of several host events with one correlation id a runtime's call comes first, then the
+    earliest.
+    """
     wanted = trace.linked_correlation[np.searchsorted(trace.linked, trace.gpu)]
     hosts = ~np.isin(trace.linked, trace.gpu) & (trace.linked_correlation > 0)
     events, ids = trace.linked[hosts], trace.linked_correlation[hosts]
@@ -95,7 +102,7 @@ def find_launches(trace: Trace) -> Launches:
     events, ids = events[order], ids[order]
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     found = ids[at] == wanted
-    # the ids of calls rise; of an event without one, the order on its stream tells
+    # the ids of calls rise; for an event without one, the order on its stream decides
     in_flight = np.where(wanted > 0, wanted < first, _precede(trace, found))
     missing = np.where(in_flight, BEFORE, UNTOLD)
     start, end = (np.where(found, times[events[at]], missing) for times in (trace.ts, trace.end))
@@ -103,7 +110,7 @@ def find_launches(trace: Trace) -> Launches:
 
 
 def _precede(trace: Trace, found: Mask) -> Mask:
-    """Which GPU events start before the first on their stream whose launch was found."""
+    """Return which GPU events start before the first on their stream whose launch was found."""
     starts, before = trace.ts[trace.gpu], np.zeros(len(found), bool)
     for device, stream in np.unique(np.stack([trace.device, trace.stream])[:, ~found], axis=1).T:
         mine = (trace.device == device) & (trace.stream == stream)
@@ -113,7 +120,7 @@ def _precede(trace: Trace, found: Mask) -> Mask:
 
 
 def find_entries(trace: Trace, events: Times | NDArray[np.int32]) -> Times:
-    """Of each event its entry in `trace.communication`; -1 = it says nothing."""
+    """Return the entry of each event in `trace.communication`; -1 = it has no entry."""
     index = trace.communication.index
     if not len(index):
         return np.full(len(events), -1, np.int64)
@@ -122,8 +129,12 @@ def find_entries(trace: Trace, events: Times | NDArray[np.int32]) -> Times:
 
 
 def find_around(trace: Trace, launches: Launches) -> tuple[Times, NDArray[np.int32]]:
-    """Per GPU event the entry of the record around its launch, -1 = none; and the name of the innermost label
-    or operator of a collective around it, an index into `trace.names`, -1 = none."""
+    """Find the record, label or operator around the launch of each GPU event.
+
+    Returns:
+        the entry of the record, -1 = none; and the name of the innermost label or operator of a collective, an index
+        into `trace.names`, -1 = none.
+    """
     records = np.flatnonzero(_named(trace, [name == RECORD for name in trace.names]))
     records = records[find_entries(trace, records) >= 0]
     starting = _named(trace, [_starts_collective(name) for name in trace.names])
@@ -137,7 +148,7 @@ def find_around(trace: Trace, launches: Launches) -> tuple[Times, NDArray[np.int
 
 
 def _named(trace: Trace, chosen: list[bool], events: Any = slice(None)) -> Mask:
-    """Which of these events have one of the chosen names."""
+    """Return which of these events have one of the chosen names."""
     return np.array(chosen, bool)[trace.name[events]]
 
 
@@ -147,7 +158,9 @@ def _starts_collective(name: str) -> bool:
 
 
 def _find_innermost(trace: Trace, events: Times, spans: Times) -> Times:
-    """Of each event the last of `spans` to begin on its thread that contains its start; -1 = none, or no event."""
+    """Return for each event the last of `spans` to begin on its thread that contains its start; -1 = none, or no
+    event.
+    """
     found = np.full(len(events), -1, np.int64)
     present = events >= 0
     at, threads = trace.ts[np.maximum(events, 0)], trace.thread[np.maximum(events, 0)]
@@ -178,7 +191,7 @@ class Lanes:
     is_copy: Mask
     names: list[str]
     name: NDArray[np.int32]
-    entry: Times  # what the event, or the record around its launch, says: into `communication`; -1 = nothing
+    entry: Times  # the entry of the event, or of the record around its launch, in `communication`; -1 = none
     label: NDArray[np.int32]  # or operator of a collective around its launch, into `names`; -1 = none
     in_flight: int  # GPU events that were launched before the recording began
     unlaunched: int  # other GPU events without a launch in the trace; they count by their own start
@@ -193,20 +206,22 @@ class Lanes:
         object.__setattr__(self, "_done", np.maximum.accumulate(self.ends[order]))
 
     def union(self, chosen: Mask | Times | slice = slice(None)) -> Intervals:
-        """Time covered by the chosen events."""
+        """Return time covered by the chosen events."""
         return build_union(self.starts[chosen], self.ends[chosen])
 
     def issued_within(self, low: int, high: int) -> Times:
-        """The events that the host issued in [low, high), in that order."""
+        """Return the events that the host issued in [low, high), in that order."""
         return self._order[slice(*np.searchsorted(self._issued, [low, high]))]
 
     def extent(self) -> tuple[int, int]:
-        """From the first event's start to the last one's end."""
+        """Return the start of the first event and the end of the last."""
         return int(self.starts.min()), int(self.ends.max())
 
     def settle(self, at: Times) -> Times:
-        """When the lane had ended what was issued before each point of the host's time, but not before it: on a GPU a
-        step begins and ends there. On the host itself that is the point."""
+        """Return when the lane had ended all events issued before each point of the host's time, but not before it.
+
+        On a GPU a step begins and ends there. On the host itself the point stays.
+        """
         if self.source == "cpu" or not len(self._issued):
             return at
         before = np.searchsorted(self._issued, at, side="left")
@@ -214,7 +229,7 @@ class Lanes:
 
 
 def build_lanes(trace: Trace) -> Lanes:
-    """GPU lanes if the trace holds any GPU event, else the host's."""
+    """Return GPU lanes if the trace holds any GPU event, else the host's."""
     return _build_gpu_lanes(trace) if len(trace.gpu) else _build_cpu_lanes(trace)
 
 

@@ -1,12 +1,12 @@
-"""Reads every rank's trace and brings the ranks together, with memory for one trace per process at a time.
+"""Read every rank's trace and combine the ranks, with memory for one trace per process at a time.
 
-First every rank alone, in as many processes as there are cores: what a rank leaves behind goes into a scratch folder.
-Then the calls of all ranks are matched, and every rank is finished with what that tells. So memory grows with the
+First every rank is read on its own, in as many processes as there are cores: its reading is written into a scratch
+folder. Then the calls of all ranks are matched, and every rank is finished with the result. So memory grows with the
 number of collectives and of rows, not with the number of events.
 
-Shares of the ranks can be read each by a process of its own, wherever that is; one more brings them together. A share
-leaves its readings in `<index>-of-<count>/`, in one step, below `<run>/.analysis-shares/` or below the folder of its
-Job there (share_job.py). They are used only with the very traces that they were made from.
+Separate processes can each read a share of the ranks, on any machine; one more combines them. A share writes its
+readings into `<index>-of-<count>/`, in one step, below `<run>/.analysis-shares/` or below the folder of its Job there
+(share_job.py). They are used only with the very traces that they were made from.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def measure_traces(
     progress: Progress = lambda sentence: None,
     processes: int | None = None,
 ) -> Measures:
-    """Analyses one trace per rank; a file that cannot be is a finding.
+    """Analyze one trace per rank; a file that cannot be is a finding.
 
     Args:
         files: rank -> trace.
@@ -90,7 +90,9 @@ def read_traces(
     progress: Progress = lambda sentence: None,
     processes: int | None = None,
 ) -> Iterator[tuple[int, Path | str]]:
-    """Every rank alone, as `measure_traces`: (rank, its reading in `folder` or why there is none), in their order."""
+    """Yield (rank, its reading in `folder` or the reason without one) for every rank on its own, as
+    `measure_traces`.
+    """
     work = {rank: (rank, file, dict(axes), folder) for rank, file in files.items()}
     for number, (rank, outcome) in enumerate(_read_all(work, _count_processes(files, processes)), 1):
         progress(f"rank {rank}: {files[rank].name} ({number} of {len(files)})")
@@ -100,14 +102,14 @@ def read_traces(
 def join_readings(
     files: Mapping[int, Path], axes: Mapping[str, int], outcomes: Iterable[tuple[int, Path | str]]
 ) -> Measures:
-    """Brings the ranks together.
+    """Combine the ranks.
 
     Args:
-        files: where the traces lie here; whoever read them may have seen them elsewhere.
+        files: the traces' places here; they may have been read on another machine.
         outcomes: of `read_traces`, in the order of the ranks.
 
     Raises:
-        UserError: a reading is none of this version.
+        UserError: a reading belongs to another version.
     """
     findings: list[TraceFinding] = []
     kept: dict[int, Path] = {}
@@ -143,7 +145,7 @@ Work = tuple[int, Path, dict[str, int], Path]
 
 
 def _read_all(work: Mapping[int, Work], processes: int) -> Iterator[tuple[int, Path | str]]:
-    """(rank, scratch file or why there is none), in the order of the ranks."""
+    """Yield (rank, scratch file or the reason without one), in the order of the ranks."""
     pool = None
     if processes > 1:
         with suppress(OSError):  # there can be no other process: a pod may have no /dev/shm to write to
@@ -184,7 +186,7 @@ def _read_rank(item: Work) -> Path | str:
     return path
 
 
-READ: Callable[[Work], Path | str] = _read_rank  # what a process is sent; a test sends one that dies
+READ: Callable[[Work], Path | str] = _read_rank  # the function sent to a process; a test sends one that ends
 
 
 def _call_ends(reading: RankReading, shared: list[CallKind]) -> Times:
@@ -200,11 +202,11 @@ GIVEN = re.compile(r"(\d{1,5})/(\d{1,5})")
 
 
 class MissingShare(UserError):
-    """A share is not there, or is not of the traces that are there now."""
+    """A share is missing, or was made from other traces."""
 
 
 Readings = dict[int, Path | str]
-"""rank -> its reading, or why there is none."""
+"""rank -> its reading, or why it is missing."""
 
 
 @dataclass(frozen=True)
@@ -220,12 +222,12 @@ class RankShare:
         return f"{self.index}-of-{self.count}"
 
     def choose(self, files: Mapping[int, Path]) -> dict[int, Path]:
-        """Its part of the files."""
+        """Return the share's files."""
         return {rank: files[rank] for rank in sorted(files)[self.index :: self.count]}
 
 
 def parse_share(text: str) -> RankShare:
-    """Of --share, `0/2`.
+    """Return the share of --share, `0/2`.
 
     Raises:
         UserError: it is something else.
@@ -239,7 +241,7 @@ def parse_share(text: str) -> RankShare:
 
 
 def build_shares(count: int) -> list[RankShare]:
-    """All that belong together."""
+    """Return all shares that belong together."""
     return [RankShare(index, count) for index in range(count)]
 
 
@@ -251,7 +253,7 @@ def write_share(
     *,
     progress: Progress = lambda sentence: None,
 ) -> Path:
-    """Reads the traces of a share and leaves what was read; an earlier one of the same share is replaced.
+    """Read the traces of a share and write the readings; they replace an earlier share of the same name.
 
     Args:
         place: the folder of the shares.
@@ -276,10 +278,10 @@ def write_share(
 
 
 def find_shares(run_dir: Path, count: int, files: Mapping[int, Path], axes: Mapping[str, int]) -> Readings:
-    """What all shares of a run have left, those that were read one by one.
+    """Return the readings of all shares of a run that were read one by one.
 
     Raises:
-        MissingShare: one is not there, or was made from other traces or by another version.
+        MissingShare: a share is missing, or was made from other traces or by another version.
     """
     found: Readings = {}
     for share in build_shares(count):
@@ -292,23 +294,25 @@ def find_shares(run_dir: Path, count: int, files: Mapping[int, Path], axes: Mapp
 
 
 def find_share(place: Path, share: RankShare, files: Mapping[int, Path], axes: Mapping[str, int]) -> Readings:
-    """What one share has left.
+    """Return the readings of one share.
 
     Raises:
-        MissingShare: it is not there, or was made from other traces or by another version.
+        MissingShare: it is missing, or was made from other traces or by another version.
     """
     subject, folder = f"share {share.index} of {share.count}", place / share.name
     content = read_object(folder / CONTENT, [], {"ranks": dict, "axes": dict})
     if not content.get("ranks") and share.choose(files):
-        raise MissingShare(f"{subject} is not there [SL-share-missing]")
+        raise MissingShare(f"{subject} is missing [SL-share-missing]")
     if content and (content.get("version"), content.get("axes")) != (read_version(), dict(axes)):
-        raise MissingShare(f"{subject} is of another version or of other settings [SL-share-other-version]")
+        raise MissingShare(
+            f"{subject} belongs to another version or to other settings [SL-share-other-version]"
+        )
     found: Readings = {}
     for rank, file in share.choose(files).items():
         entry = content["ranks"].get(str(rank))
         why = entry.get("why") if isinstance(entry, dict) else None
         if entry != _describe(file) | {"why": why}:
-            raise MissingShare(f"{subject} is of another trace of rank {rank} [SL-share-other-trace]")
+            raise MissingShare(f"{subject} belongs to another trace of rank {rank} [SL-share-other-trace]")
         found[rank] = str(why) if why else folder / f"rank{rank}"
     return found
 
@@ -316,6 +320,6 @@ def find_share(place: Path, share: RankShare, files: Mapping[int, Path], axes: M
 def _describe(file: Path) -> dict[str, Any]:
     try:
         status = file.stat()
-    except OSError:  # said when it is read
+    except OSError:  # reported when it is read
         return {"file": file.name, "bytes": None, "written_ns": None}
     return {"file": file.name, "bytes": status.st_size, "written_ns": status.st_mtime_ns}

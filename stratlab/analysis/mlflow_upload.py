@@ -1,6 +1,6 @@
-"""Puts an analysis, and the run's own files, into the run's MLflow run.
+"""Upload an analysis, and the run's own files, to the run's MLflow run.
 
-Everything is on disk before; a server that is away costs seconds and a warning. The time stamp of the
+Everything is on disk before; an unreachable server takes some seconds and prints a warning. The time stamp of the
 metrics is the run's own start, so that a second analysis writes the same points and not new ones.
 """
 
@@ -35,11 +35,11 @@ LONGEST_TAG = 200
 
 
 def log_analysis(run_dir: Path, report: dict[str, Any], tracking_uri: str | None) -> dict[str, str]:
-    """Logs `<run>/analysis` and the run's files to the run that mlflow.json names.
+    """Log `<run>/analysis` and the run's files to the run that mlflow.json names.
 
     Returns:
-        status: `logged`, `unreachable` (no answer), `failed` (an answer, but an error) or `not configured`;
-            reason, also of what was left out of what is logged.
+        status: `logged`, `unreachable` (no answer), `failed` (an answer, but an error) or `not configured`; reason,
+            also for files left out of an upload.
     """
     if not tracking_uri:
         return {"status": "not configured", "reason": "no tracking URI given [SL-mlflow-no-address]"}
@@ -56,7 +56,7 @@ def log_analysis(run_dir: Path, report: dict[str, Any], tracking_uri: str | None
         except (MlflowException, OSError) as failure:
             text = redirect.explain_failure(tracking_uri, str(failure))
             return {"status": "unreachable", "reason": f"{tracking_uri}: {text[:500]}"}
-        except Exception as failure:  # a store behind the server may need a package that is not here
+        except Exception as failure:  # the server's store may need a package that is missing here
             return {
                 "status": "failed",
                 "reason": f"{tracking_uri}: {type(failure).__name__}: {str(failure)[:500]}",
@@ -65,7 +65,7 @@ def log_analysis(run_dir: Path, report: dict[str, Any], tracking_uri: str | None
 
 
 def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) -> str:
-    """Everything but what is too large; the text says what that was."""
+    """Log everything except files that are too large; return a text that names them."""
     from mlflow.entities import Metric, RunTag
     from mlflow.tracking import MlflowClient
 
@@ -88,10 +88,10 @@ def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) 
     analysis = run_dir / "analysis"
     client.log_artifacts(run_id, str(analysis / "tables"), "analysis/tables")
     page = (analysis / PAGE).read_text(encoding="utf-8")
-    client.log_text(run_id, drop_file_links(page), PAGE)  # in MLflow nothing lies beside it
+    client.log_text(run_id, drop_file_links(page), PAGE)  # MLflow has no files next to it
     client.log_artifact(run_id, str(analysis / "summary.md"), "analysis")
     left_out = _log_merged(client, run_id, analysis, report)
-    with tempfile.TemporaryDirectory() as folder:  # the copy says that it was logged; it is the last one
+    with tempfile.TemporaryDirectory() as folder:  # the copy records that it was logged; it is the last one
         copy = Path(folder) / "report.json"
         status = {"mlflow": {"status": "logged", "reason": left_out}}
         copy.write_text(json.dumps(report | status, indent=1))
@@ -100,7 +100,7 @@ def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) 
 
 
 def build_numbers(report: dict[str, Any]) -> dict[str, float]:
-    """Metric, without TRACE -> value: the means, each part of the step, and how much was found."""
+    """Return metric, without TRACE -> value: the means, each part of the step, and numbers of findings."""
     means = {
         n: v for n, v in report["mean"].items() if isinstance(v, int | float) and not isinstance(v, bool)
     }
@@ -114,9 +114,9 @@ def build_numbers(report: dict[str, Any]) -> dict[str, float]:
 
 
 def build_description(run_dir: Path, report: dict[str, Any], page: str) -> str:
-    """What MLflow's overview of the run starts with: how it ended, its page, where its step goes, the first advice.
+    """Return the beginning of MLflow's overview of the run: its end, its page, the parts of its step, the first advice.
 
-    MLflow shows the first lines until a reader asks for more.
+    MLflow shows the first lines until a reader expands it.
     """
     attempts = read_attempts(run_dir)
     advice = [each for each in report.get("recommendations") or [] if each["rule"] != DOUBTS]
@@ -128,7 +128,7 @@ def build_description(run_dir: Path, report: dict[str, Any], page: str) -> str:
 
 
 def build_tags(report: dict[str, Any]) -> dict[str, str]:
-    """What MLflow's table of runs can show: where the numbers come from, and the answer in short."""
+    """Return tags for MLflow's table of runs: the origin of the numbers, and the answer in short."""
     parts, advice = sum_named_parts(report), report.get("recommendations") or []
     losses = {name: ms for name, ms in parts.items() if name != COMPUTE}
     largest = {"trace_main_part": next(iter(parts), ""), "trace_main_loss": next(iter(losses), "")}
@@ -149,7 +149,9 @@ def build_tags(report: dict[str, Any]) -> dict[str, str]:
 
 
 def _log_merged(client: Any, run_id: str, analysis: Path, report: dict[str, Any]) -> str:
-    """Uploads the merged trace, patiently, for the server is there. A failure costs the merged trace alone."""
+    """Upload the merged trace with the client's usual retries, because the server has answered. A failure loses
+    only it.
+    """
     from mlflow.exceptions import MlflowException
 
     name = (report.get("merged") or {}).get("file")

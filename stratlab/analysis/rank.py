@@ -1,7 +1,7 @@
-"""All that is computed from one rank's trace, in two goes: alone, and then knowing when the others were ready.
+"""Compute everything from one rank's trace in two steps: on its own, and with the times at which the others were ready.
 
-The trace itself is dropped in between; what is kept, also as a file, depends on the number of collectives, not of
-events. No pickle: the file may lie on a volume that others write to.
+The trace itself is dropped in between; the kept part, also as a file, depends on the number of collectives, not of
+events. The file is not a pickle, because it may be on a volume that other users write to.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from stratlab_spec.trace_events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
 
 @dataclass(frozen=True, kw_only=True)
 class RankFacts:
-    """What one rank's trace says without the others. `phases` are those that it labels."""
+    """Facts of one rank's trace without the others. `phases` are its labelled ones."""
 
     rank: int
     file: Path
@@ -87,7 +87,7 @@ class RankFacts:
     device_name: str | None
     device_memory_gib: float | None
     of_ascend: bool
-    unrecorded: int  # launches on a device of whose activity nothing was recorded
+    unrecorded: int  # launches on a device whose activity was not recorded
     raw_bytes: int
     findings: list[TraceFinding]
 
@@ -114,11 +114,7 @@ class RankAnalysis(RankFacts):
 
 
 def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None) -> RankReading:
-    """Loads one trace and takes it apart.
-
-    Raises:
-        TraceError: the trace cannot be decoded, or nothing ran in any of its steps.
-    """
+    """Load one trace and divide it."""
     trace = load_trace(file, operators=False)
     steps_from, windows = find_steps(trace)
     _refuse_merged(windows)
@@ -161,7 +157,7 @@ def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None
             f"{lost} of {len(windows)} steps ran nothing on the GPU and are left out [SL-steps-without-gpu]"
         )
     named = find_labels(trace) if on_gpu else {}
-    del trace  # what follows needs as much memory again
+    del trace  # the next step needs as much memory again
     low, high = segments.windows[0].start_ns, segments.windows[-1].end_ns
     exposure = build_exposure(lanes, calls, labels.get("data", []), low, high)
     return RankReading(
@@ -176,7 +172,7 @@ def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None
 def finish_rank(
     reading: RankReading, matches: Mapping[CallKind, Match], is_pipeline: bool, drawn_step: int | None = None
 ) -> RankAnalysis:
-    """The rest, which needs the calls of all ranks. `drawn_step`: of `choose_step`."""
+    """Return the finished rank with facts that need the calls of all ranks. `drawn_step`: of `choose_step`."""
     partition = build_partition(reading.measured, matches, is_pipeline)
     segments, labels = reading.measured.segments, reading.labels
     parts = sum_parts(partition)
@@ -195,7 +191,7 @@ def finish_rank(
 
 
 def _refuse_merged(windows: list[Window]) -> None:
-    """Steps of one number that overlap are of several processes: another program has put their traces together."""
+    """Reject overlapping steps of one number: another program has merged the traces of several processes."""
     ends: dict[int, int] = {}
     for window in windows:
         if window.start_ns < ends.get(window.step, window.start_ns):
@@ -207,7 +203,7 @@ def _refuse_merged(windows: list[Window]) -> None:
 
 
 def _count_doubled(trace: Trace) -> int:
-    """GPU events that are in the trace more than once, without the first of each."""
+    """Return the number of GPU events that are repeated in the trace."""
     gpu = trace.gpu
     correlation = trace.linked_correlation[np.searchsorted(trace.linked, gpu)]
     keys = np.stack([trace.ts[gpu], trace.end[gpu], trace.name[gpu], trace.device, trace.stream, correlation])
@@ -215,7 +211,7 @@ def _count_doubled(trace: Trace) -> int:
 
 
 def _count_allocations(trace: Trace, windows: list[Window]) -> int | None:
-    """The allocator's events in the steps, None where memory was not recorded."""
+    """Return the allocator's events in the steps, None if memory was not recorded."""
     if not len(trace.memory.ts):
         return None
     at = np.sort(trace.memory.ts)
@@ -223,7 +219,7 @@ def _count_allocations(trace: Trace, windows: list[Window]) -> int | None:
 
 
 def _read_device(trace: Trace) -> dict[str, Any]:
-    """The first one that the trace's head names; empty where none is told or none was used."""
+    """Return the first device in the trace's head; empty without one, or if none was used."""
     devices = trace.head.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices and len(trace.gpu) else None
     return first if isinstance(first, dict) else {}
@@ -243,7 +239,7 @@ STEPS_FROM: dict[StepsFrom, str] = {
 def _describe(
     trace: Trace, lanes: Lanes, phases: Sequence[str], unrecorded: int, steps_from: StepsFrom
 ) -> list[str]:
-    """What a reader must know of the trace before believing its numbers."""
+    """Describe the trace's limits for a reader of its numbers."""
     doubled, total = _count_doubled(trace), len(lanes.starts)
     unknown = [name for name in trace.categories if not LAUNCH_CATEGORY.search(name)]
     other = sorted({*unknown} - KNOWN_CATEGORIES)
@@ -256,12 +252,13 @@ def _describe(
         (STEPS_FROM[steps_from], STEPS_FROM[steps_from]),
         (
             trace.of_ascend,
-            "is of Ascend's profiler: tasks that wait or keep order are no work, collectives are those of HCCL "
+            "is of Ascend's profiler: tasks that wait or keep order do not count as work, collectives are HCCL's "
             "[SL-trace-of-ascend]",
         ),
         (
             trace.odd.values,
-            f"{trace.odd.values} values that are no JSON (NaN, half a character, ...) count as unknown [SL-values-odd]",
+            f"{trace.odd.values} values that are not JSON (NaN, half a character, ...) count as unknown "
+            "[SL-values-odd]",
         ),
         (
             trace.odd.events,
@@ -275,7 +272,7 @@ def _describe(
         ),
         (
             unrecorded,
-            f"holds {unrecorded} launches on a device and no kernels{unread}: its activity was not recorded, the times "
+            f"holds {unrecorded} launches on a device and no kernels{unread}. Its activity was not recorded, the times "
             "are the host's; torch.profiler records it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] "
             "(XPU, MTIA, PrivateUse1), if no other profiler holds the device [SL-launches-unrecorded]",
         ),
@@ -294,12 +291,12 @@ def _describe(
 
 
 def write_reading(reading: RankReading, path: Path) -> None:
-    """Exactly: whole numbers, floats and arrays come back bit by bit."""
+    """Write it exactly: whole numbers, floats and arrays are restored bit by bit."""
     path.write_bytes(msgspec.msgpack.encode(reading, enc_hook=_encode))
 
 
 def load_reading(path: Path) -> RankReading:
-    """What `write_reading` has written.
+    """Return the content of `write_reading`.
 
     Raises:
         UserError: the file holds something else.
@@ -327,5 +324,5 @@ def _decode(kind: Any, value: Any) -> Any:
         return Path(value)
     if (get_origin(kind) or kind) is np.ndarray:
         dtype, shape, data = value
-        return np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()  # one's own, and writable
+        return np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()  # a writable copy
     raise NotImplementedError(f"{kind} in a reading")

@@ -1,6 +1,6 @@
-"""The content of report.json: every number of an analysis, with where it comes from.
+"""The content of report.json: every number of an analysis, with its origin.
 
-Also what a run has recorded beside its traces, and what opens it.
+Also the other recordings of a run, and the programs that open them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COPY_RATES = {"HtoD": "h2d_gbps", "DtoH": "d2h_gbps", "DtoD": "d2d_gbps"}
 
 
 def build_rank_row(rank: RankAnalysis) -> dict[str, Any]:
-    """Means of its steps, its kernels, copies and memory; None = the trace does not tell."""
+    """Return means of its steps, its kernels, copies and memory; None = unknown from the trace."""
     return {
         "rank": rank.rank,
         "host": rank.host,
@@ -50,7 +50,7 @@ def build_mean_row(
     micro_batches: int,
     stages_per_rank: int = 1,
 ) -> dict[str, Any]:
-    """The same over all ranks, and how even they are. Memory: the rank with most.
+    """Return the means over all ranks, and their spread. Memory: the rank with most.
 
     `bubble_ideal_pct`: of p equal stages, v of them on each rank, and m micro-batches (p - 1) / (v m + p - 1) of the
     time of the schedule (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473). That time is forward and backward,
@@ -74,7 +74,9 @@ def build_mean_row(
 
 
 def _find_ideal_bubble(means: Mapping[str, Any], stages: int, passes: int) -> float | None:
-    """In % of the step. `passes`: of micro-batches through one rank. Without labels of phases all of it is schedule."""
+    """Return the bubble in % of the step. `passes`: of micro-batches through one rank. Without labels of phases all of
+    it is schedule.
+    """
     if stages < 2:
         return None
     scheduled_ms = [means.get(name) for name in ("forward_ms", "backward_ms")]
@@ -117,7 +119,7 @@ def _describe(ranks: Sequence[RankAnalysis]) -> dict[str, Any]:
 
 
 def _rate(copies: Sequence[CopyRow], kind: str) -> float | None:
-    """Bytes over time of all copies of one kind, GB/s; 1 GB/s = 1e6 bytes per ms."""
+    """Return bytes over time of all copies of one kind, GB/s; 1 GB/s = 1e6 bytes per ms."""
     mine = [copy for copy in copies if copy.kind == kind and copy.bytes is not None]
     total_ms = sum(copy.total_ms for copy in mine)
     return sum(copy.bytes or 0 for copy in mine) / total_ms / 1e6 if total_ms else None
@@ -140,11 +142,11 @@ RECORDINGS = {
         "the last collectives of one rank when one of them timed out; a pickle for torchfrtrace",
     ),
 }
-"""Name -> folder below the run, end of a file's name, what it is."""
+"""Name -> folder below the run, end of a file's name, its meaning."""
 
 
 def find_recordings(run_dir: Path) -> list[dict[str, Any]]:
-    """One row per kind that is there: `recording`, `what`, and its `files` with their bytes, below the run."""
+    """Return one row per existing recording: `recording`, `what`, and its `files` with their bytes, below the run."""
     rows = []
     for kind, (folder, ending, what) in RECORDINGS.items():
         files = {f"{folder}/{name}": size for name, size in _list_files(run_dir / folder, ending)}
@@ -154,7 +156,7 @@ def find_recordings(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def _list_files(folder: Path, ending: str) -> list[tuple[str, int]]:
-    """In the order of their ranks; none of a folder that is not there or not readable."""
+    """Return files in the order of their ranks; empty for a missing or unreadable folder."""
     try:
         with os.scandir(folder) as entries:
             found = [
@@ -177,7 +179,9 @@ MOST_KERNELS = 30  # names, those with most time over all ranks; tables/kernel_s
 
 
 def build_frame(facts: RunFacts, findings: Sequence[TraceFinding], note: str) -> dict[str, Any]:
-    """Every key of report.json, as it is without traces: lists are empty, `source` is None."""
+    """Return every key of report.json with its value without traces: lists are empty, and `source` has the value
+    None.
+    """
     lists = ("parts", "ranks", "steps", "phases", "collectives", "kernels", "copies", "idle")
     return {
         "schema_version": 2,
@@ -210,7 +214,7 @@ def build_report(
     clocks: Clocks,
     merged: Merged,
 ) -> dict[str, Any]:
-    """Everything but the charts' points and the recommendations. `ranks` is not empty and of one source."""
+    """Return everything except the charts' points and the recommendations. `ranks` is not empty and of one source."""
     source, steps_from = ranks[0].source, ranks[0].steps_from
     of_source = UNRECORDED_NOTE if any(rank.unrecorded for rank in ranks) else CPU_NOTE
     notes = [of_source] * (source == "cpu") + [RECORDING_NOTE] * (steps_from == "recording")
@@ -247,7 +251,7 @@ def _describe_merged(merged: Merged) -> dict[str, Any]:
 
 
 def build_parts(ranks: Sequence[RankAnalysis]) -> list[dict[str, Any]]:
-    """The parts of the mean step over all ranks and steps, ms; they sum to its length."""
+    """Return the parts of the mean step over all ranks and steps, ms; they sum to its length."""
     totals: Counter[tuple[str, str, str]] = Counter()
     for rank in ranks:
         totals.update(rank.parts_ns)
@@ -262,7 +266,7 @@ def build_parts(ranks: Sequence[RankAnalysis]) -> list[dict[str, Any]]:
 
 
 def describe_clocks(clocks: Clocks) -> dict[str, Any]:
-    """How far each rank's clock is ahead of the first one's, as report.json has it."""
+    """Return how far each rank's clock is ahead of the first rank's, as in report.json."""
     offsets = {str(rank): offset / 1e6 for rank, offset in clocks.offsets_ns.items()}
     return {
         "aligned": clocks.aligned,

@@ -1,6 +1,6 @@
 """The analysis of one run for readers: a page (report.html) and the same as text with tables (summary.md).
 
-Both say the answer first, and then what it rests on. The text is for places that show Markdown, as MLflow does.
+Both show the answer first, and then its evidence. The text is for places that show Markdown, as MLflow does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stratlab.drawing import (
     note,
     paragraph,
 )
-from stratlab.wording import format_number
+from stratlab.wording import format_number, quote
 
 RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
 OF_SETTINGS = (
@@ -42,13 +42,9 @@ MOST_ADVICE = 3  # lines
 def build_html(
     report: dict[str, Any], facts: RunFacts, ranks: Sequence[RankAnalysis], folder: Path | None = None
 ) -> str:
-    """The page as text: the answer, one step and the advice as it opens, all else folded. Charts of the run itself are
-    there when its metrics and its evaluation are.
+    """Return the page as text: the answer, one step and the advice are open, all else is folded.
 
-    Args:
-        report: schema_version 2.
-        ranks: for the timeline and the memory curve, which the report does not hold.
-        folder: of the analysis; HTA's tables are read from its tables/hta.
+    A run with metrics and an evaluation also has charts of them.
     """
     chosen = summaries.choose_ranks(report)
     mark = badge("CPU", "warn") + " " if report["source"] == "cpu" else Markup("")
@@ -76,14 +72,14 @@ def build_html(
     ]
     banner: list[str] = [loud(ONE_STEP)] if len({row["step"] for row in report["steps"]}) == 1 else []
     banner += [f"{report['note']}."] if report["note"] else []
-    title = f"Trace analysis of {report['run']['run']}"
+    title = f"Trace analysis of {quote(report['run']['run'])}"
     return build_page(
         title, summaries.build_origin(report), sections, banner, run_sections.build_links(report, facts)
     )
 
 
 def say_win(entry: Mapping[str, Any], step_ms: float | None) -> str:
-    """What the advice can save of a recorded step at most."""
+    """Return the advice's largest saving in a recorded step."""
     most_ms = entry.get("at_most_ms")
     if most_ms is None or not step_ms:
         return "gain not known"
@@ -91,7 +87,7 @@ def say_win(entry: Mapping[str, Any], step_ms: float | None) -> str:
 
 
 def _build_advice(report: dict[str, Any]) -> Section:
-    """A line per piece of advice with what it can win; the reasons and all that the rules say are folded."""
+    """Build a line per piece of advice with its gain; the reasons and all texts of the rules are folded."""
     entries, lines, full = report.get("recommendations") or [], Markup(""), Markup("")
     for entry in [entry for entry in entries if entry["rule"] != DOUBTS][:MOST_ADVICE]:
         settings = ", ".join(f"{name}={value}" for name, value in entry["settings"].items())
@@ -117,7 +113,7 @@ MOST_KERNELS, MOST_FINDINGS, MOST_FILES = 10, 30, 8
 
 
 def build_markdown(report: dict[str, Any]) -> str:
-    """The text of summary.md. Every text from outside is escaped."""
+    """Return the text of summary.md. Every text from outside is escaped."""
     run = report["run"]
     blocks = [
         f"# Trace analysis of {escape_markdown(run['run'])}",
@@ -210,7 +206,7 @@ def _kernels(report: dict[str, Any]) -> list[str]:
 
 
 def list_recordings(report: Mapping[str, Any]) -> list[str]:
-    """What was recorded beside the traces; nothing where there is none."""
+    """List the recordings other than the traces; empty without any."""
     rows = report.get("recordings") or []
     lines = [
         f"- {row['recording']} ({escape_markdown(', '.join(list(row['files'])[:MOST_FILES]))}"

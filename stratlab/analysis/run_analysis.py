@@ -1,7 +1,6 @@
 """`stratlab analyze RUN_DIR`: from the traces of a run to its report.
 
-Reads the run directory, writes only `<run>/analysis`, and that in one step: a folder beside it is filled and
-renamed.
+It reads the run directory and writes only `<run>/analysis`, in one step: a temporary folder is filled and renamed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ OURS = ("report.json", PAGE, "summary.md", "tables", MERGED, ".report.json.tmp",
 
 
 class NoTraces(Exception):
-    """No rank has a trace that can be analysed. The text says why for every file."""
+    """The traces of all ranks are missing or unusable. The text gives the reason for every file."""
 
 
 def analyze_run(
@@ -54,23 +53,25 @@ def analyze_run(
     hta_limits: HtaLimits = HTA_LIMITS,
     shares: int = 0,
 ) -> dict[str, Any]:
-    """Analyses the traces of one run, also partial ones, and writes report.json, report.html and tables.
+    """Analyze the traces of one run, also partial ones, and write report.json, report.html and tables.
 
-    Of a run that finished without traces the report holds what the run measured by itself; its `source` is None.
+    For a run that finished without traces the report holds the run's own measurements; its `source` has the value
+    None.
 
     Args:
         run_dir: `<results>/<comparison>/<run>`; an earlier analysis in it is replaced.
         tracking_uri: MLflow server that gets the result too; None = none.
-        progress: gets one sentence per stage; those of a problem start with `warning:`.
-        shares: in how many `analyze_share` has read the traces; 0 = they are read here.
+        progress: gets one sentence per stage; problems start with `warning:`.
+        shares: the number of shares that `analyze_share` has read; 0 = the traces are read here.
 
     Returns:
         The content of report.json.
 
     Raises:
         NoRun: `run_dir` is not a run directory.
-        UserError: `run_dir` has a folder analysis/ that somebody else has put something into, or a share is missing.
-        NoTraces: there are traces, or the run did not finish, and nothing can be analysed; an earlier analysis stays.
+        UserError: the folder analysis/ of `run_dir` holds other files, or a share is missing.
+        NoTraces: there are traces, or the run did not finish, and no trace can be analysed; an earlier analysis
+            stays.
     """
     facts = read_facts(run_dir)
     check_replaceable(run_dir / "analysis")
@@ -90,7 +91,7 @@ def analyze_run(
 
 
 def analyze_share(run_dir: Path, share: RankShare, *, progress: Progress = lambda sentence: None) -> Path:
-    """Reads a share of the traces of one run and leaves what was read for `analyze_run`; returns its folder.
+    """Read a share of the traces of one run and write the readings for `analyze_run`; return their folder.
 
     Raises:
         NoRun: `run_dir` is not a run directory.
@@ -111,11 +112,11 @@ def analyze_found(
     readings: Mapping[int, Path | str] | None = None,
     scratch: Path | None = None,
 ) -> dict[str, Any]:
-    """The same of traces that are found already; the analysis goes into `facts.folder`.
+    """Do the same for traces that are already found; the analysis is written into `facts.folder`.
 
     Args:
-        place: where the traces lie, for sentences.
-        readings: what was read already, of `find_shares`; None = the traces are read here.
+        place: the place of the traces, for sentences.
+        readings: readings of `find_shares`; None = the traces are read here.
         scratch: folder of the same file system in which it is made, if not the run's.
     """
     run_dir = facts.folder
@@ -166,8 +167,10 @@ def analyze_found(
 
 @contextmanager
 def _replace_analysis(run_dir: Path, scratch: Path) -> Iterator[Path]:
-    """A new folder in `scratch` that takes the place of `run_dir`/analysis when it is filled; it goes if that fails. A
-    folder cannot be renamed over a full one, so the old one steps aside."""
+    """Yield a new folder in `scratch` that replaces `run_dir`/analysis when it is filled; it is removed on failure.
+
+    A folder cannot be renamed over a full one, so the old one is moved first.
+    """
     folder, target = scratch / f".analysis-{uuid.uuid4().hex[:8]}", run_dir / "analysis"
     aside = target.with_name(f"{folder.name}-old")
     try:
@@ -238,7 +241,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def check_replaceable(target: Path) -> None:
-    """An analysis takes the place of the one before it, and of nothing else."""
+    """Check that an analysis replaces only an earlier one."""
     other = sorted(path.name for path in target.iterdir() if path.name not in OURS) if target.is_dir() else []
     if other or (target.exists() and not target.is_dir()):
         raise UserError(
@@ -248,7 +251,7 @@ def check_replaceable(target: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """With those above it.
+    """Make the folder and its parents.
 
     Raises:
         UserError: the place cannot be written.
@@ -258,6 +261,6 @@ def make_folder(folder: Path) -> None:
     except OSError as failure:
         above = next(place for place in folder.parents if place.exists())
         raise UserError(
-            f"{above}: cannot be written ({failure.strerror}), and the analysis goes there; copy the folder to where "
-            "you may write, or give --output for traces of another program [SL-analysis-unwritable]"
+            f"{above}: cannot be written ({failure.strerror}), but the analysis belongs there; copy the folder to a "
+            "writable place, or give --output for traces of another program [SL-analysis-unwritable]"
         ) from failure

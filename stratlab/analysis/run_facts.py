@@ -1,5 +1,6 @@
-"""What the run directory says about the run beside its traces (fields: docs/run_directory.md), and what a reader must
-know about the traces before believing the numbers.
+"""Facts of the run directory other than its traces, and limits of the traces that a reader must know.
+
+docs/run_directory.md lists the fields.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ OF_LAYOUT = ("name", "dimensions", "missing", "sequence_parallel", "reason")
 
 
 class NoRun(NothingThere):
-    """There is no run directory, or it holds nothing yet: a run that was refused before it began leaves none."""
+    """The run directory is missing or empty: a run that was rejected before it began does not leave one."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """`origin` goes into report.json, the rest is drawn. Empty where the run had not got so far."""
+    """`origin` goes into report.json, the rest is drawn. Empty if the run ended before."""
 
     folder: Path
     origin: dict[str, Any]
@@ -53,8 +54,9 @@ class RunFacts:
 
 
 def read_facts(folder: Path) -> RunFacts:
-    """Reads, where they exist, config.json, summary.json, evaluation.json and metrics.jsonl. Traces of another program
-    have none of them.
+    """Read config.json, summary.json, evaluation.json and metrics.jsonl if they exist.
+
+    Traces of another program do not have them.
 
     Raises:
         NoRun: `folder` is not a run directory.
@@ -66,7 +68,7 @@ def read_facts(folder: Path) -> RunFacts:
     is_told = (folder / "config.json").is_file()
     if not is_told and not (folder / "traces").is_dir():
         raise NoRun(
-            f"{folder}: not a run directory, it holds no config.json and no folder traces [SL-run-no-config]"
+            f"{folder}: not a run directory, config.json and the folder traces are missing [SL-run-no-config]"
         )
     problems: list[str] = []
     config = read_config(folder, problems)
@@ -76,11 +78,11 @@ def read_facts(folder: Path) -> RunFacts:
         TraceFinding("noted", text, file) for file, _, text in (line.partition(": ") for line in problems)
     ]
     if not is_told:
-        why = "is missing: what the run was asked is not known [SL-config-missing]"
+        why = "is missing: the run's settings are unknown [SL-config-missing]"
         findings.append(TraceFinding("noted", why, "config.json"))
     elif not config:
         raise NoRun(
-            f"{folder}: not a run directory, its config.json is no JSON object [SL-run-config-not-json]"
+            f"{folder}: not a run directory, its config.json is not a JSON object [SL-run-config-not-json]"
         )
     facts = _build_facts(folder, config, summary, findings)
     return replace(facts, metrics=_read_lines(folder / "metrics.jsonl"), evaluation=evaluation)
@@ -89,11 +91,11 @@ def read_facts(folder: Path) -> RunFacts:
 def build_foreign_facts(
     folder: Path, name: str, world_size: int | None, backend: str | None, findings: list[TraceFinding]
 ) -> RunFacts:
-    """Of traces that this lab did not make: what they tell themselves, and no more.
+    """Return the facts of traces of other programs: only those in the traces themselves.
 
     Args:
-        folder: where the analysis goes; need not exist.
-        findings: what is to be said of them already.
+        folder: for the analysis; need not exist.
+        findings: earlier findings about them.
     """
     config = {"run": name, "resolved": {"world_size": world_size, "backend": backend}}
     facts = _build_facts(folder, config, {}, findings)
@@ -140,8 +142,9 @@ def _object(parent: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file in order. A line that is no object is left out: the last one may be half
-    written. After a restart a step appears again; the later attempt counts.
+    """Return the objects of a .jsonl file in order. Other lines are left out: the last one may be half written.
+
+    After a restart a step appears again; the later attempt counts.
     """
     if not path.is_file():
         return []
@@ -158,12 +161,14 @@ MOST_NAMED = 8  # missing ranks with a line of their own
 
 
 def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], list[TraceFinding]]:
-    """GPU time and host time are never mixed, nor steps and whole recordings: with a GPU on any rank, ranks without one
-    are left out, and with steps on any of these, ranks without."""
+    """Keep GPU time and host time apart, and steps and whole recordings.
+
+    With a GPU on any rank, ranks without one are left out, and with steps on any of these, ranks without.
+    """
     on_one, findings = _keep(
         ranks,
         lambda rank: rank.source == "gpu",
-        "holds no GPU event, unlike the traces of other ranks [SL-rank-no-gpu]",
+        "lacks GPU events, unlike the traces of other ranks [SL-rank-no-gpu]",
     )
     reason = (
         "has neither '## Training Step i ##' nor 'ProfilerStep#i', unlike the traces of other ranks "
@@ -176,7 +181,7 @@ def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], 
 def _keep(
     ranks: Sequence[RankAnalysis], is_better: Callable[[RankAnalysis], bool], reason: str
 ) -> tuple[list[RankAnalysis], list[TraceFinding]]:
-    """The better ones if there are any, else all."""
+    """Return the better ones if there are any, else all."""
     if not any(map(is_better, ranks)):
         return list(ranks), []
     left_out = [TraceFinding("skipped", reason, r.file.name, r.rank) for r in ranks if not is_better(r)]
@@ -186,7 +191,7 @@ def _keep(
 def find_gaps(
     ranks: Sequence[RankAnalysis], facts: RunFacts, manifest: Manifest | None, named: set[int | None]
 ) -> list[TraceFinding]:
-    """Missing ranks and steps, and a GPU that left no mark. `named`: ranks that another finding explains."""
+    """Find missing ranks and steps, and a GPU without events. `named`: ranks that another finding explains."""
     findings = []
 
     def note(reason: str, file: str | None = None, rank: int | None = None) -> None:
@@ -201,11 +206,11 @@ def find_gaps(
             f"ranks {say_ranks(missing)} of {facts.world_size} have no trace, the means are over the others "
             "[SL-ranks-no-trace]"
         )
-    if facts.origin["finished"] is False:  # None: foreign traces do not tell
+    if facts.origin["finished"] is False:  # None: unknown for foreign traces
         why = RUNNING if is_alive(facts.folder) else "the run did not finish"
         note(f"is missing: {why} [SL-summary-missing]", "summary.json")
     if ranks[0].source == "cpu" and (device := facts.origin["device_type"]) not in (None, "cpu"):
-        note(f"the run used {device}, but its traces hold no GPU event [SL-gpu-unseen]")
+        note(f"the run used {device}, but its traces lack GPU events [SL-gpu-unseen]")
     steps = {rank.rank: [row.step for row in rank.rows] for rank in ranks}
     longest = max(steps.values(), key=len)
     for each in ranks:
@@ -218,7 +223,7 @@ def find_gaps(
 
 
 def say_ranks(ranks: Sequence[int]) -> str:
-    """`1-3, 7`; `ranks` ascend."""
+    """Return `1-3, 7`; `ranks` ascend."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and rank == spans[-1][-1] + 1:

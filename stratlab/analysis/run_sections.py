@@ -1,5 +1,6 @@
-"""Sections of the page about the run itself and its files: layout, memory, GPUs, losses, the merged trace, the traces'
-quality, HTA and its tables; and the line at the head of the page that leads elsewhere.
+"""Sections of the page about the run itself and its files, and the line of links at the head of the page.
+
+Layout, memory, GPUs, losses, the merged trace, the traces' quality, HTA and its tables.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from stratlab.run_directory.places import (
     find_rank_traces,
 )
 from stratlab.tracking import find_run_page
-from stratlab.wording import capitalize, format_fact, format_number
+from stratlab.wording import capitalize, format_count, format_fact, format_number, format_range
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")  # outermost first
 OF_TEST = ("split", "samples", "labels", "loss", "accuracy_pct", "top5_accuracy_pct", "perplexity")
@@ -63,7 +64,7 @@ LOSSES = {"loss": "train", "validation_loss": "validation"}
 
 
 def build_layout(report: dict[str, Any]) -> Iterator[Section]:
-    """The degrees of each kind of parallelism, why these, and what the run's name promises and lacks."""
+    """Build the parallel degrees, their reason, and the name's promise with missing dimensions."""
     run = report["run"]
     layout = run.get("layout")
     if not layout:
@@ -76,13 +77,14 @@ def build_layout(report: dict[str, Any]) -> Iterator[Section]:
     degrees = {axis: run["axes"].get(axis) for axis in AXES}
     split = Column("sequence_parallel", "sequence parallel on tp")
     html += build_table([{**layout, **degrees}], ["dimensions", *AXES, split])
-    yield Section("Layout", html + (note(f"{layout['reason']}.") if layout["reason"] else ""), folded=True)
+    html += note(f"{layout['reason']}.") if layout["reason"] else Markup("")
+    yield Section("Layout", html, folded=True, result=layout["name"] or "unknown")
 
 
 def build_memory(
     report: dict[str, Any], ranks: Sequence[RankAnalysis], chosen: Sequence[int]
 ) -> Iterator[Section]:
-    """The allocator's curve of the chosen ranks; nothing without recorded allocations."""
+    """Yield the allocator's curve of the chosen ranks; nothing without recorded allocations."""
     drawn = [rank for rank in ranks if rank.rank in set(chosen)]
     devices = sorted({point.device for rank in drawn for point in rank.memory})
     shown = [device for device in devices if device != "cpu"] or devices
@@ -97,12 +99,14 @@ def build_memory(
     html = line_chart(curves, "ms since the first event", "allocated MiB")
     html += build_table([report["mean"]], numbers)
     html += note("As torch's allocator counts in the recorded steps, on a CPU from zero; not the run's peak.")
-    yield Section("Memory", html, folded=True)
+    most = max(mib for curve in curves.values() for _, mib in curve)
+    told = f"{format_number(most)} MiB allocated at most"
+    yield Section("Memory", html, folded=True, result=told)
 
 
 def build_gpus(facts: RunFacts) -> Iterator[Section]:
     """Utilisation, temperature, power and clock of each rank's GPU over the whole run; nothing on a CPU."""
-    html = Markup("")
+    html, told = Markup(""), ""
     for name, title, unit in GPU_CURVES:
         pattern = re.compile(rf"rank(\d+)_{name}")
         curves: dict[int, list[tuple[int, float]]] = {}
@@ -111,24 +115,30 @@ def build_gpus(facts: RunFacts) -> Iterator[Section]:
                 if found := pattern.fullmatch(key):
                     curves.setdefault(int(found[1]), []).append((row["step"], value))
         if curves:
+            told = (
+                told
+                or f"{title.lower()} {format_range((v for each in curves.values() for _, v in each), '%', 0)}"
+            )
             chosen = sorted(curves)[:MOST_RANKS]
             left_out = f"Ranks 0 to {MOST_RANKS - 1} of {len(curves)}." if len(curves) > MOST_RANKS else ""
             html += subtitle(title) + line_chart({f"rank {r}": curves[r] for r in chosen}, "step", unit)
             html += note(left_out) if left_out else ""
     if html:
         html += note("Means between two writes of the metrics, as NVML says.")
-        yield Section("GPUs over the run", html, folded=True)
+        yield Section("GPUs over the run", html, folded=True, result=told if told.endswith("%") else "")
 
 
 def build_training(facts: RunFacts) -> Iterator[Section]:
-    """Losses and the test of the run, as far as it has got."""
+    """Yield losses and the test of the run so far."""
     series = {
         name: [(row["step"], row.get(key)) for row in facts.metrics if key in row and "step" in row]
         for key, name in LOSSES.items()
     }
     if any(series.values()):
         drawn = line_chart({k: v for k, v in series.items() if v}, "step", "loss")
-        yield Section("Loss", drawn, folded=True)
+        known = {k: [v for _, v in each if isinstance(v, (int, float))] for k, each in series.items()}
+        ends = [f"{name} {format_number(values[-1])}" for name, values in known.items() if values]
+        yield Section("Loss", drawn, folded=True, result=f"{', '.join(ends)} at the end" if ends else "")
     test = facts.evaluation
     names, matrix = test.get("class_names"), test.get("confusion_matrix")
     if test:
@@ -138,18 +148,19 @@ def build_training(facts: RunFacts) -> Iterator[Section]:
             drawn += heat_map(
                 matrix, list(map(str, names)), list(map(str, names)), "truth", "prediction", by_row=True
             )
-        yield Section("Accuracy" if "accuracy_pct" in test else "Test", drawn, folded=True)
+        told = format_range([test.get("accuracy_pct")], "%", 2) or f"loss {format_number(test.get('loss'))}"
+        yield Section("Accuracy" if "accuracy_pct" in test else "Test", drawn, folded=True, result=told)
 
 
 BADGES = {"ok": "good", "failed": "bad", "unsupported": "plain", "skipped": "bad", "noted": "warn"}
 HTA_ROWS, HTA_TABLES, HTA_LETTERS, HTA_COLUMNS = 30, 24, 100, 24  # shown of HTA's tables; the files have all
 QUALITY, HTA = "Quality of the traces", "Holistic Trace Analysis"
 MOST_OFFSETS = 32
-MOST_RECORDINGS = 16  # files of a kind; they lie in one folder
+MOST_RECORDINGS = 16  # files of a kind; they are in one folder
 
 
 def build_merged(report: dict[str, Any]) -> Section:
-    """What the merged trace holds, how to open it, and whose clocks were moved."""
+    """Build the merged trace's content, how to open it, and the ranks whose clocks were moved."""
     title = "One trace of all ranks"
     merged, clocks = report.get("merged") or {}, report.get("clocks") or {}
     if merged.get("file"):
@@ -183,11 +194,12 @@ def build_merged(report: dict[str, Any]) -> Section:
         left = note(f"{MOST_OFFSETS} of {len(rows)} are shown.") if len(rows) > MOST_OFFSETS else ""
         table = html_table(rows[:MOST_OFFSETS], ["rank", "ahead_ms"]) + left
         html += details("Clocks against the first rank's", table)
-    return Section(title, html, folded=True)
+    told = f"{len(merged.get('ranks') or [])} ranks" if merged.get("file") else "none"
+    return Section(title, html, folded=True, result=told)
 
 
 def build_recordings(report: dict[str, Any]) -> Iterator[Section]:
-    """Links to what was recorded beside the traces; no section where there is nothing."""
+    """Build links to the recordings other than the traces; no section without any."""
     rows = []
     for row in report.get("recordings") or []:
         shown = [
@@ -199,11 +211,12 @@ def build_recordings(report: dict[str, Any]) -> Iterator[Section]:
     if rows:
         table = html_table(rows, ["recording", "what", "files"])
         table += note("Links hold where this page lies in its run directory.")
-        yield Section("Recorded beside the traces", table, folded=True)
+        told = ", ".join(row["recording"] for row in rows)
+        yield Section("Recorded beside the traces", table, folded=True, result=told)
 
 
 def build_quality(report: dict[str, Any]) -> Section:
-    """What a reader must know before believing the numbers."""
+    """Build the limits of the traces that a reader must know."""
     if not report["quality"]:
         return Section(QUALITY, nothing="every rank has a complete trace with all labels")
     rows = [
@@ -211,11 +224,12 @@ def build_quality(report: dict[str, Any]) -> Section:
         for row in as_text(sorted(report["quality"], key=lambda row: row["action"] != "skipped"), "rank")
     ]
     table = html_table(rows[:MOST_ROWS], ["action", "rank", "file", "reason"])
-    return Section(QUALITY, table + cut_note(rows, "quality"), folded=True)
+    told = format_count(len(rows), "problem")
+    return Section(QUALITY, table + cut_note(rows, "quality"), folded=True, result=told)
 
 
 def build_hta(report: dict[str, Any], folder: Path | None) -> Section:
-    """How those of HTA's analyses went that apply, and the first rows of their tables, folded."""
+    """Build the status of HTA's analyses that apply, and the first rows of their tables, folded."""
     told, why = report["hta"], (report.get("hta_ranks") or {}).get("reason")
     applied = [row for row in told if row["status"] != "unsupported"]
     reasons = group_rows((row for row in told if row not in applied), lambda row: row["reason"])
@@ -230,7 +244,8 @@ def build_hta(report: dict[str, Any], folder: Path | None) -> Section:
     tables = [name for row in applied for name in row["tables"]]
     found = [path for name in tables if folder and (path := folder / "tables" / "hta" / name).is_file()]
     html += Markup("").join(details(path.stem, _read_table(path)) for path in found[:HTA_TABLES])
-    return Section(HTA, html, folded=True)
+    told = f"{sum(row['status'] == 'ok' for row in applied)} of {len(told)} analyses ran"
+    return Section(HTA, html, folded=True, result=told)
 
 
 def _read_table(path: Path) -> Markup:
@@ -252,7 +267,7 @@ def _read_cell(text: str) -> Any:
 
 
 def build_origin_section(report: Mapping[str, Any]) -> Section:
-    """Versions, identities and settings of the run, as far as they are known."""
+    """Build the known versions, identities and settings of the run."""
     run, mean = report["run"], report["mean"]
     known = {
         **{name: run.get(name) for name in OF_ORIGIN},
@@ -262,11 +277,12 @@ def build_origin_section(report: Mapping[str, Any]) -> Section:
         "traces": mean["ranks"],
     }
     rows = [{"fact": n.replace("_", " "), "value": format_fact(v)} for n, v in known.items() if v is not None]
-    return Section("Origin of the numbers", html_table(rows, ["fact", "value"]), folded=True)
+    told = ", ".join(str(known[name]) for name in ("strategy", "model") if known[name])
+    return Section("Origin of the numbers", html_table(rows, ["fact", "value"]), folded=True, result=told)
 
 
 def build_links(report: Mapping[str, Any], facts: RunFacts) -> Markup:
-    """Of what is there, or is written with the page."""
+    """Build links to existing files, and to those written with the page."""
     run_dir = facts.folder
     page_folder = find_page(run_dir).parent
     merged = (report.get("merged") or {}).get("file")

@@ -1,11 +1,11 @@
-"""`stratlab analyze RUN_DIR --share INDEX/COUNT --job NAME`: one of the processes of a Job whose last one merges.
+"""`stratlab analyze RUN_DIR --share INDEX/COUNT --job NAME`: one of the processes of a Job; the last one merges.
 
 Any of them may be killed at any time and be started again, before or after the others.
 
-Who of the shares of one Job brings them together: one that finds all of them there, and no other one.
+Exactly one of the shares of a Job merges: one that finds all of them complete.
 
-What is decided lies in the Job's folder of shares, as `merger/`, made in one step; so a process that was killed and
-started again finds what it was to do, and does neither too little nor the same again.
+The decision is the folder `merger/` in the Job's folder of shares, made in one step. So a process that was killed and
+started again finds its task, and does neither too little nor the same again.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ GIVEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def locate_job(run_dir: Path, job: str) -> Path:
-    """The folder of the shares of a Job.
+    """Return the folder of the shares of a Job.
 
     Raises:
-        UserError: `job` is no name.
+        UserError: `job` is not a valid name.
     """
     if not GIVEN.fullmatch(job):
         raise UserError(f"--job {job}: expected letters, digits and . _ -, 100 at most [SL-job-name]")
@@ -50,7 +50,7 @@ def locate_job(run_dir: Path, job: str) -> Path:
 
 
 def read_merger(place: Path) -> int | None:
-    """The index of the share that merges; None = a share is missing still."""
+    """Return the index of the share that merges; None = a share is missing still."""
     try:
         return int((place / MERGER / SHARE).read_text())
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def read_merger(place: Path) -> int | None:
 
 
 def choose_merger(place: Path, share: RankShare) -> int | None:
-    """The same; where all shares are there and nobody merges yet it is `share`."""
+    """Return the merger; if all shares are complete and there is no merger yet, it becomes `share`."""
     there = os.listdir(place)
     if not all(each.name in there for each in build_shares(share.count)):
         return None
@@ -76,7 +76,7 @@ def choose_merger(place: Path, share: RankShare) -> int | None:
 
 
 def finish_merge(run_dir: Path, place: Path) -> None:
-    """Notes that the merger has done its work. All else goes: these shares, and what other Jobs have left."""
+    """Note that the merger has finished. Remove everything else: these shares, and leftovers of other Jobs."""
     (place / MERGER / DONE).touch()
     for path in [*place.iterdir(), *(run_dir / SHARES).iterdir()]:
         if path not in (place, place / MERGER):
@@ -91,16 +91,16 @@ def analyze_in_job(
     tracking_uri: str | None,
     progress: Progress = lambda sentence: None,
 ) -> dict[str, Any] | None:
-    """Reads a share of the traces of one run; where all shares of the Job are there it merges them, as `analyze_run`.
+    """Read a share of the traces of one run; if all shares of the Job are complete, merge them as `analyze_run`.
 
     Args:
-        job: what the processes of one Job have in common, and no other Job has.
+        job: a name that the processes of one Job share, and that no other Job has.
 
     Returns:
         The content of report.json; None = another share merges.
 
     Raises:
-        NoRun, UserError, NoTraces: as `analyze_run`; `job` is no name.
+        NoRun, UserError, NoTraces: as `analyze_run`; `job` is not a valid name.
     """
     facts = read_facts(run_dir)
     check_replaceable(run_dir / "analysis")
@@ -129,14 +129,14 @@ def analyze_in_job(
         tracking_uri=tracking_uri,
         progress=progress,
         readings=readings,
-        scratch=place,  # what a killed process leaves there goes with the shares
+        scratch=place,  # a killed process's leftovers are removed with the shares
     )
     finish_merge(run_dir, place)
     return report
 
 
 def _keep_share(place: Path, share: RankShare, found: Found, facts: RunFacts, progress: Progress) -> Readings:
-    """What a share has read; it is read where that is not there, so that it is never taken from under a merger."""
+    """Return a share's readings; read it only if they are missing, so that a merger never loses them."""
     try:
         if (place / share.name).is_dir():
             return find_share(place, share, found.files, facts.axes)

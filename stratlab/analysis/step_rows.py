@@ -1,18 +1,18 @@
 """The rows of the report: one per rank and step, one per rank, step and phase, and their means; gaps, streams, curves.
 
-In what kind of gaps the GPU waited for the host and its launches: what to do about it depends on that.
+Gaps in which the GPU waited for the host and its launches have a kind, because the advice depends on it.
 
-short   many of them, each a small part of the step: the host launches one small event after the other
-first   one long gap before the first event of a step: the host prepares something
-label   long gaps, most of their time under one label of the program
-long    other long gaps, as where the host waits for something else
+short   many of them, each a small part of the step: the host launches one small event after the other.
+first   one long gap before the first event of a step: the host prepares something.
+label   long gaps, most of their time under one label of the program.
+long    other long gaps, as when the host waits for something else.
 
-The idle time of every GPU stream by cause is that of Holistic Trace Analysis (`get_idle_time_breakdown`): a stream is
-idle between two events that follow each other on it. Unlike the idle time of a step, this counts a stream
-as idle while another one works, looks at the whole trace, and gives a gap to one cause as a whole: also what passes
-between a launch and the event's start counts as waiting for the host.
+The idle time of every GPU stream by cause follows Holistic Trace Analysis (`get_idle_time_breakdown`): a stream is
+idle between two consecutive events on it. Unlike the idle time of a step, this counts a stream as idle while another
+one works, covers the whole trace, and assigns a gap to one cause as a whole. So the time between a launch and the
+event's start also counts as waiting for the host.
 
-The memory curve shows of thousands of events the peaks per bin of time.
+The memory curve shows the peaks of thousands of events per bin of time.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class _Step:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRow(PartTimes, _Step):
-    """One step of one rank. `source` says whose time this is; all times in ms.
+    """One step of one rank. `source` names the kind of its times; all times in ms.
 
-    `data_wait_ms` is None in a trace without a label of data loading. Phases: `data_ms` is always host time; the others
-    are GPU time of the work issued inside the label (source gpu), or the label's own duration (source cpu); None
-    without such a label.
+    Without a label of data loading, `data_wait_ms` has the value None. Phases: `data_ms` is always host time. The
+    others are GPU time of the work issued inside the label (source gpu), or the label's own duration (source cpu);
+    None without such a label.
     """
 
     data_ms: float | None
@@ -78,13 +78,13 @@ class _Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseRow(PartTimes, _Phase):
-    """One phase of one step of one rank, ms; the phases of a step lie side by side and sum to it."""
+    """One phase of one step of one rank, ms; the phases of a step are disjoint and sum to it."""
 
 
 def build_label_times(
     lanes: Lanes, segments: Segments, numbers: Sequence[int], phases: dict[str, list[Intervals]]
 ) -> dict[str, list[int]]:
-    """Per labelled phase and kept step: time of the label itself, or of the GPU work issued inside it, ns.
+    """Return, per labelled phase and kept step, the time of the label itself, or of the GPU work issued inside it, ns.
 
     Args:
         numbers: which of the host's steps each kept step is.
@@ -105,7 +105,7 @@ def _label_ns(phase: str, lanes: Lanes, labels: Intervals) -> int:
 def build_step_rows(
     rank: int, source: Source, segments: Segments, partition: Partition, labels: dict[str, list[int]]
 ) -> list[StepRow]:
-    """One row per kept step."""
+    """Return one row per kept step."""
     sums = _sum_times(partition, segments.step, len(segments.windows), labels)
     rows = []
     for i, (window, host, times) in enumerate(zip(segments.windows, segments.hosts, sums, strict=True)):
@@ -119,7 +119,7 @@ def build_step_rows(
 def build_phase_rows(
     rank: int, segments: Segments, partition: Partition, labels: Collection[str]
 ) -> list[PhaseRow]:
-    """One row per phase that a step has, in the order of SPANS. `labels`: the phases that the trace labels."""
+    """Return one row per phase that a step has, in the order of SPANS. `labels`: the phases that the trace labels."""
     keys = [(window.step, phase) for window in segments.windows for phase in SPANS]
     sums = _sum_times(partition, segments.step * len(SPANS) + segments.phase, len(keys), labels)
     return [
@@ -132,7 +132,7 @@ def build_phase_rows(
 def _sum_times(
     partition: Partition, group: Times, count: int, labels: Collection[str]
 ) -> list[dict[str, Any]]:
-    """`span_ms` and the fields of PartTimes, summed over the segments of each group."""
+    """Return `span_ms` and the fields of PartTimes, summed over the segments of each group."""
     sums = {name: _sum_by(group, partition.times[name], count) for name in ("span", *PART_NAMES)}
     rows: list[dict[str, Any]] = [
         {f"{name}_ms": int(values[i]) / 1e6 for name, values in sums.items()} for i in range(count)
@@ -141,7 +141,7 @@ def _sum_times(
 
 
 def _sum_by(index: Times, values: Times, count: int) -> Times:
-    """Exact: bincount would add in float64."""
+    """Return exact sums: bincount would add in float64."""
     sums = np.zeros(count, np.int64)
     np.add.at(sums, index, values)
     return sums
@@ -151,10 +151,10 @@ TIMES = ("step_ms", "host_step_ms", *(f"{phase}_ms" for phase in PHASES))
 
 
 def build_means(rows: Sequence[StepRow]) -> dict[str, float | None]:
-    """Means over rows: times per step in ms, shares in percent of the summed step time.
+    """Return means over rows: times per step in ms, shares in percent of the summed step time.
 
-    `comm_overlap_pct` is the share of the communication that compute hides, None without communication. A
-    phase that some row lacks is None.
+    `comm_overlap_pct` is the share of the communication that compute hides, None without communication. A phase that
+    some row lacks has the value None.
     """
     assert rows
     sums = {name: _total(rows, f"{name}_ms") for name in ("step", "comm", "comm_overlap", *SHARES)}
@@ -209,7 +209,7 @@ class Gaps:
 
 
 def find_labels(trace: Trace) -> dict[str, Intervals]:
-    """The labels of the program by name, without those of steps and backends."""
+    """Return the labels of the program by name, without labels of steps and backends."""
     found: dict[str, Intervals] = {}
     events = np.flatnonzero(trace.in_category(LABEL_CATEGORIES[:1]))
     for code in np.unique(trace.name[events])[:MOST_LABELS].tolist():
@@ -223,7 +223,7 @@ def find_labels(trace: Trace) -> dict[str, Intervals]:
 def build_gaps(
     sets: Mapping[str, Intervals], windows: Sequence[Window], labels: Mapping[str, Intervals]
 ) -> Gaps:
-    """Of one rank. `sets` as in `Exposure`."""
+    """Return the gaps of one rank. `sets` as in `Exposure`."""
     waiting, idle = join(sets["host_wait"], sets["launch_wait"]), sets["idle"]
     whole = short = first = longest = 0
     long_gaps: list[Intervals] = []
@@ -242,14 +242,14 @@ def build_gaps(
     long_ones = build_union(*every)
     borders = np.array([(window.start_ns, window.end_ns) for window in windows], np.int64).reshape(-1, 2)
     steps = build_union(borders[:, 0], borders[:, 1])
-    most = WHOLE_SHARE * length(steps)  # a label around everything tells nothing
+    most = WHOLE_SHARE * length(steps)  # a label around everything has no meaning
     inner = {name: spans for name, spans in labels.items() if common_length(steps, spans) < most}
     under = {name: common_length(long_ones, spans) for name, spans in inner.items()}
     return Gaps(whole, short, first, longest, {name: ns for name, ns in under.items() if ns})
 
 
 def sum_gaps(gaps: Sequence[Gaps]) -> Gaps:
-    """Of several ranks; `longest` of any."""
+    """Return the gaps of several ranks; `longest` of any."""
     whole, short, first = (sum(getattr(each, name) for each in gaps) for name in ("whole", "short", "first"))
     labels: Counter[str] = Counter()
     for each in gaps:
@@ -259,8 +259,11 @@ def sum_gaps(gaps: Sequence[Gaps]) -> Gaps:
 
 @dataclass(frozen=True)
 class IdleRow:
-    """One stream of one rank. host: the next event was launched after the stream had fallen idle; kernel: it was in
-    the queue and came within 30 us; other: it was in the queue and came later, as after a wait for another stream."""
+    """One stream of one rank.
+
+    host: the next event was launched after the stream had become idle. kernel: it was in the queue and came within 30
+    us. other: it was in the queue and came later, as after a wait for another stream.
+    """
 
     rank: int
     device: int | None
@@ -271,7 +274,7 @@ class IdleRow:
 
 
 def build_idle(rank: int, trace: Trace) -> list[IdleRow]:
-    """One row per device and stream, ascending; none on CPU traces.
+    """Return one row per device and stream, ascending; none on CPU traces.
 
     As in HTA, events of one stream that overlap count as negative kernel wait, and an event without a launch in the
     trace never waited for the host.
@@ -308,10 +311,10 @@ class MemoryPoint:
 
 
 def build_memory_curve(rank: int, memory: MemoryEvents) -> list[MemoryPoint]:
-    """At most BINS points per device from the profiler's `[memory]` events; empty without them."""
+    """Return at most BINS points per device from the profiler's `[memory]` events; empty without them."""
     points = []
     for kind, number in sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True))):
-        mine = (memory.device_type == kind) & (memory.device_id == number) & (memory.allocated >= 0)  # told
+        mine = (memory.device_type == kind) & (memory.device_id == number) & (memory.allocated >= 0)
         if not mine.any():
             continue
         ts, allocated, reserved = memory.ts[mine], memory.allocated[mine], memory.reserved[mine]

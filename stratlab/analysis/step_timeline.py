@@ -1,8 +1,8 @@
-"""One recorded step of each rank as a picture shows it: parts of time, phases and collectives.
+"""One recorded step of each rank for drawing: parts of time, phases and collectives.
 
-The step is the middle one of the steps that most ranks have, by their mean length. Which it is, is known only when all
-ranks were read; until then every step is kept in BINS equal parts of its time, each with one of STATES. What is shorter
-than such a part takes what the ones before it left over, so that the parts of a state sum to its time.
+The step is the middle one of the steps that most ranks have, by their mean length. It is known only after all ranks
+were read. Until then every step is kept in BINS equal parts of its time, each with one of STATES. A shorter state
+takes a part of its own when remainders of earlier parts suffice, so that the parts of a state sum to its time.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class DrawnStep:
 
 
 def build_states(sets: Mapping[str, Intervals], windows: Sequence[Window]) -> States:
-    """Of every step, shape (steps, BINS); all exposed communication is one state. `sets` as in `Exposure`."""
+    """Return the states of every step, shape (steps, BINS); all exposed communication is one state. `sets` as in
+    `Exposure`.
+    """
     chosen = [np.empty((0, BINS), np.uint8)]
     for first in range(0, len(windows), AT_ONCE):
         some = windows[first : first + AT_ONCE]
@@ -69,8 +71,9 @@ def build_states(sets: Mapping[str, Intervals], windows: Sequence[Window]) -> St
 
 
 def choose_states(shares: NDArray[np.float32]) -> States:
-    """One state per bin from the shares of each, shape (steps, states, bins): of those that are in the bin the one with
-    most time that no bin shows yet."""
+    """Return one state per bin from the shares of each, shape (steps, states, bins): of those that are in the bin the
+    one with most time that no bin shows yet.
+    """
     steps, _, bins = shares.shape
     owed = np.zeros(shares.shape[:2], np.float32)
     chosen, every = np.empty((steps, bins), np.uint8), np.arange(steps)
@@ -83,13 +86,13 @@ def choose_states(shares: NDArray[np.float32]) -> States:
 
 
 def coarsen(states: States, factor: int) -> States:
-    """Of one step, with `factor` times fewer bins."""
+    """Return the states of one step, with `factor` times fewer bins."""
     shares = [(states.reshape(-1, factor) == state).mean(axis=1) for state in range(len(STATES))]
     return choose_states(np.array([shares], np.float32))[0]
 
 
 def choose_step(lengths: Mapping[int, Sequence[int]]) -> int | None:
-    """The middle one of the steps that most ranks have. `lengths`: step -> its length on each rank."""
+    """Return the middle one of the steps that most ranks have. `lengths`: step -> its length on each rank."""
     most = max(map(len, lengths.values()), default=0)
     means = sorted((statistics.fmean(each), step) for step, each in lengths.items() if len(each) == most)
     return means[(len(means) - 1) // 2][1] if means else None
@@ -103,7 +106,7 @@ def build_drawn_step(
     matches: Mapping[CallKind, Match],
     is_pipeline: bool,
 ) -> DrawnStep | None:
-    """Of one rank; None where it does not have the step. `states`: of `build_states`."""
+    """Return the drawn step of one rank; None if it does not have the step. `states`: of `build_states`."""
     segments, calls = measured.segments, measured.calls
     index = next((i for i, window in enumerate(segments.windows) if window.step == step), None)
     if index is None:

@@ -1,6 +1,6 @@
-"""What readers are shown of a report: the parts of a step in words, the answer in a sentence, rows over all ranks.
+"""Texts about a report for readers: the parts of a step in words, the answer in a sentence, rows over all ranks.
 
-The page and the Markdown show these; the tables have every rank. What is not known is left out.
+The page and the Markdown show these; the tables have every rank. Unknown values are left out.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from stratlab.wording import count_processes, format_count, format_number
 from stratlab_spec.step_parts import BUBBLE, COMMUNICATION, COPIES, WORDS, split_step
 
 SPOKEN = {name: f"exposed {name}" for name in (COMMUNICATION, COPIES)}
-ENOUGH_PCT, MOST_PARTS = 90.0, 4  # the headline names parts until so much of the step is explained
+ENOUGH_PCT, MOST_PARTS = 90.0, 4  # the headline names parts until this share of the step is explained
 
 
 def sum_named_parts(report: Mapping[str, Any]) -> dict[str, float]:
-    """Name -> ms of the mean step, by report["parts"], the largest first; only what is above zero."""
+    """Return name -> ms of the mean step, from report["parts"], the largest first; only values above zero."""
     sums: dict[str, float] = {}
     for part in report.get("parts") or []:
         name = WORDS.get(part["part"], part["part"])
@@ -25,7 +25,7 @@ def sum_named_parts(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def say_headline(report: Mapping[str, Any]) -> str:
-    """Where the step goes: its largest parts, in ms and percent of the step."""
+    """Return the largest parts of the step, in ms and percent of the step."""
     step_ms, sums = report["mean"].get("step_ms"), sum_named_parts(report)
     if not step_ms or not sums:
         return "How long a step takes is not known."
@@ -37,7 +37,7 @@ def say_headline(report: Mapping[str, Any]) -> str:
         explained += 100 * ms / step_ms
         ideal = report["mean"].get("bubble_ideal_pct")
         mostly = _largest_collective(report) if name == COMMUNICATION else ""
-        mostly += f"; ideal {ideal:.0f} %" if name == BUBBLE and ideal is not None else ""
+        mostly += f"; {ideal:.0f} % with equal stages" if name == BUBBLE and ideal is not None else ""
         shown.append(f"{SPOKEN.get(name, name)} {_ms(ms)} ({100 * ms / step_ms:.0f} %{mostly})")
     tail = f", the rest {max(100 - explained, 0):.0f} %" if len(sums) > len(shown) else ""
     what = " of host time" if report["source"] == "cpu" else ""
@@ -45,7 +45,7 @@ def say_headline(report: Mapping[str, Any]) -> str:
 
 
 def describe_collective(collective: str | None, axis: str | None) -> str:
-    """`all_gather` over `dp_shard` -> `all-gather over dp_shard`."""
+    """Return `all_gather` over `dp_shard` -> `all-gather over dp_shard`."""
     return (collective or "unknown").replace("_", "-") + (f" over {axis}" if axis else "")
 
 
@@ -67,24 +67,24 @@ PHASES = ("data", "forward", "backward", "optimizer", "other")
 
 
 def sum_known(values: Iterable[float | None]) -> float | None:
-    """Sum of the known values; None without any."""
+    """Return the sum of the known values; None without any."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def mean_known(values: Iterable[float | None]) -> float | None:
-    """Mean of the known values; None without any."""
+    """Return mean of the known values; None without any."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
 def divide(a: float | None, b: float | None, factor: float = 1.0) -> float | None:
-    """factor * a / b; None where one of them is not known or b is 0."""
+    """Return factor * a / b; None if one of them is unknown or b is 0."""
     return factor * a / b if a is not None and b else None
 
 
 def group_rows(rows: Iterable[Row] | None, key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
-    """Rows by key, both in the order of the rows."""
+    """Return rows by key, both in the order of the rows."""
     groups: dict[Any, list[Row]] = {}
     for row in rows or ():
         groups.setdefault(key(row), []).append(row)
@@ -92,7 +92,7 @@ def group_rows(rows: Iterable[Row] | None, key: Callable[[Row], Any]) -> dict[An
 
 
 def _mean_parts(groups: Mapping[Any, Sequence[Row]], steps: int | None) -> dict[Any, dict[str, float | None]]:
-    """Key -> {part: ms of the mean step}, without parts that are nothing in every group, for a short legend.
+    """Return key -> {part: ms of the mean step}, without parts that are 0 in every group, for a short legend.
 
     Args:
         steps: of which the rows of a group are the mean; None = as many as it has rows.
@@ -106,7 +106,7 @@ def _mean_parts(groups: Mapping[Any, Sequence[Row]], steps: int | None) -> dict[
 
 
 def build_phase_parts(report: Row) -> dict[str, dict[str, float | None]]:
-    """Phase -> {part: ms of the mean step}; the phases sum to the step. Empty without rows."""
+    """Return phase -> {part: ms of the mean step}; the phases sum to the step. Empty without rows."""
     rows = report.get("phases") or []
     known = sorted(rows, key=lambda r: PHASES.index(r["phase"]) if r["phase"] in PHASES else len(PHASES))
     return _mean_parts(
@@ -115,12 +115,12 @@ def build_phase_parts(report: Row) -> dict[str, dict[str, float | None]]:
 
 
 def build_rank_parts(report: Row) -> dict[int, dict[str, float | None]]:
-    """Rank -> {part: ms of its mean step}."""
+    """Return rank -> {part: ms of its mean step}."""
     return _mean_parts(group_rows(report["steps"], lambda row: row["rank"]), None)
 
 
 def build_step_parts(report: Row) -> dict[int, dict[str, float | None]]:
-    """Recorded step -> {part: ms}, mean over ranks."""
+    """Return recorded step -> {part: ms}, mean over ranks."""
     return _mean_parts(group_rows(report["steps"], lambda row: row["step"]), None)
 
 
@@ -129,7 +129,7 @@ def _sort_by_time(rows: list[dict[str, Any]], name: str = "total_ms") -> list[di
 
 
 def build_kernel_summary(report: Row, most: int) -> list[dict[str, Any]]:
-    """The kernels with most time: counts and times of all ranks together, percentiles as means of the ranks'."""
+    """Return the kernels with most time: counts and times of all ranks together, percentiles as means of the ranks'."""
     ranks = len({row["rank"] for row in report.get("kernels") or []})
     found = []
     for (name, kind), rows in group_rows(report.get("kernels"), lambda r: (r["name"], r["type"])).items():
@@ -145,7 +145,7 @@ def build_kernel_summary(report: Row, most: int) -> list[dict[str, Any]]:
 
 
 def build_collective_summary(report: Row) -> list[dict[str, Any]]:
-    """One row per collective and axis: means per rank over all recorded steps, and who came last most often."""
+    """Return one row per collective and axis: means per rank over all recorded steps, and who came last most often."""
     names = ("count", "bytes", "total_ms", "exposed_ms", "wait_ms", "exposed_wait_ms")
     groups = group_rows(report.get("collectives"), lambda r: (r["name"], r.get("collective"), r.get("axis")))
     return _sort_by_time(
@@ -168,7 +168,7 @@ def _say_last(rows: Sequence[Row]) -> str | None:
 
 
 def build_copy_summary(report: Row) -> list[dict[str, Any]]:
-    """One row per kind of copy: sums over the ranks, and bytes over time."""
+    """Return one row per kind of copy: sums over the ranks, and bytes over time."""
     found = []
     for kind, rows in group_rows(report.get("copies"), lambda row: row["kind"]).items():
         timed = [row for row in rows if row.get("bytes") is not None and row.get("total_ms")]
@@ -179,7 +179,7 @@ def build_copy_summary(report: Row) -> list[dict[str, Any]]:
 
 
 def build_idle_summary(report: Row) -> list[dict[str, Any]]:
-    """One row per stream: means per rank."""
+    """Return one row per stream: means per rank."""
     groups = group_rows(report.get("idle"), lambda row: row["stream"])
     names = ("host_wait_ms", "kernel_wait_ms", "other_ms")
     return [
@@ -190,8 +190,11 @@ def build_idle_summary(report: Row) -> list[dict[str, Any]]:
 
 
 def choose_ranks(report: Row, most: int = 16) -> list[int]:
-    """At most so many ranks: the slowest and the fastest, who came last most often, those with a finding (skipped
-    ones first), the rest spread evenly."""
+    """Return at most `most` ranks: the slowest and the fastest, frequent last arrivers, ranks with a finding, and
+    others.
+
+    Skipped ranks come first among those with a finding; the others are spread evenly.
+    """
     rows = report["ranks"]
     everyone = [row["rank"] for row in rows]
     if len(everyone) <= most:
@@ -213,7 +216,7 @@ MOST_LEFT_OUT = 5
 
 
 def build_origin(report: Mapping[str, Any]) -> str:
-    """Where the numbers come from, in one line."""
+    """Return the origin of the numbers, in one line."""
     steps, of = sorted({row["step"] for row in report["steps"]}), report["run"].get("steps")
     which = f"s {steps[0]} to {steps[-1]}" if len(steps) > 1 else f" {steps[0]}" if steps else ""
     parts = [
@@ -227,7 +230,7 @@ def build_origin(report: Mapping[str, Any]) -> str:
 
 
 def build_trust(report: Row) -> list[str]:
-    """How far the numbers can be believed: how many there are, how even, what the recording costs, what is missing."""
+    """Return the limits of the numbers: how many there are, their spread, the recording's overhead, missing data."""
     mean, run = report["mean"], report["run"]
     steps, step_ms = build_step_parts(report), mean.get("step_ms")
     times = sorted(total for parts in steps.values() if (total := sum_known(parts.values())) is not None)
@@ -251,7 +254,7 @@ def build_trust(report: Row) -> list[str]:
 
 
 def build_answer(report: Mapping[str, Any]) -> list[str]:
-    """Of the terminal: lines, with what of the traces is not in the numbers."""
+    """Return the terminal's lines, with the parts of the traces that are missing in the numbers."""
     mean = report["mean"]
     device, backend = report["device"], _label("backend {}", report["backend"])
     origin = ", ".join(filter(None, [f"{report['source']} traces", backend, device]))
@@ -267,7 +270,7 @@ def build_answer(report: Mapping[str, Any]) -> list[str]:
 
 
 def count(number: Any, noun: str, plural: str = "s") -> str:
-    """`1 rank`, `2 ranks`; empty where it is not known."""
+    """Return `1 rank`, `2 ranks`; empty if it is not known."""
     return "" if number is None else format_count(number, noun, plural)
 
 

@@ -162,7 +162,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_tables(folder: Path, report: Mapping[str, Any], ranks: Sequence[RankAnalysis]) -> None:
-    """Writes every table of SCHEMA, those without rows as a header alone, and schema.json.
+    """Write every table of SCHEMA, those without rows as only a header, and schema.json.
 
     Text that a spreadsheet would take for a formula gets an apostrophe. An empty cell is "not known".
 
@@ -181,7 +181,7 @@ def write_tables(folder: Path, report: Mapping[str, Any], ranks: Sequence[RankAn
 
 
 def build_schema() -> dict[str, Any]:
-    """The content of schema.json."""
+    """Return the content of schema.json."""
     tables = {
         f"{table}.csv": {
             name: {"unit": find_unit(name), "meaning": meaning} for name, meaning in columns.items()
@@ -192,7 +192,7 @@ def build_schema() -> dict[str, Any]:
 
 
 def find_unit(column: str) -> str:
-    """By the name of a column; "" = text or a plain number without one."""
+    """Return the unit by the name of a column; "" = text or a plain number without one."""
     return next((unit for word in column.split("_") if (unit := UNITS.get(word))), "")
 
 

@@ -1,25 +1,25 @@
 """One recorded step, divided: sets of time, the spans of its phases, and parts that sum to it to the nanosecond.
 
-What of a rank's time was not compute, as disjoint sets:
+A rank's time without compute is divided into disjoint sets:
 
-compute    union of the compute events
-exposed    communication that no compute covers, per collective; where several run at once the first in
-           alphabetical order counts
-copies     copies that neither compute nor communication covers
-idle       the rest, split: data (under the host's data label), then by what the lane waited for:
-           host    until the host began to launch the next event
-           launch  from there until the event started; or inside the launch of an event that was begun earlier
-           kernel  the event was queued, and the gap is short
-           other   the event was queued
+compute    union of the compute events.
+exposed    communication that no compute covers, per collective; of several at once the first in alphabetical order
+           counts.
+copies     copies that neither compute nor communication covers.
+idle       the rest, split: data (under the host's data label), then by the cause of the lane's waiting.
+           host    until the host began to launch the next event.
+           launch  from there until the event started; or inside the launch of an event that was begun earlier.
+           kernel  the event was queued, and the gap is short.
+           other   the event was queued.
 
 Every step is cut into the spans of its phases, on the time line on which the events ran:
 
     host   |data|  forward  |   backward   | opt |      labels
-    GPU        |..|   forward    |    backward     | opt |   each border moved to where the GPU had ended what was
+    GPU        |..|   forward    |    backward     | opt |   each border moved to the end on the GPU of all events
                                                              issued before it
 
-The spans of a step lie side by side and cover it; what lies between two labels is `other`. How the parts of a step sum:
-stratlab_spec/step_parts.py. In a pipeline the exposed point-to-point communication is the bubble.
+The spans of a step are disjoint and cover it; the time between two labels is `other`. stratlab_spec/step_parts.py
+shows how the parts of a step sum. In a pipeline the exposed point-to-point communication is the bubble.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from stratlab_spec.trace_events import (
 
 # HTA's consecutive_kernel_delay: its documentation says nanoseconds, its code compares microseconds
 KERNEL_WAIT_BELOW_NS = 30_000  # of an event that waited in the queue
-MATCHED = ("straggler", "bubble")  # parts that the calls of the other ranks tell
+MATCHED = ("straggler", "bubble")  # parts that need the calls of the other ranks
 SETS = tuple(part.name for part in PARTS if part.name not in MATCHED)
 
 
@@ -61,7 +61,7 @@ class Exposure:
 def build_exposure(
     lanes: Lanes, calls: Calls, data_labels: Sequence[Intervals], low: int, high: int
 ) -> Exposure:
-    """Of the time [low, high]; `data_labels`: per step, on the host."""
+    """Divide the time [low, high]; `data_labels`: per step, on the host."""
     compute, comm, copy = (lanes.union(m) for m in (lanes.is_compute, lanes.is_communication, lanes.is_copy))
     exposed = subtract(comm, compute)
     copy_exposed = subtract(copy, join(compute, comm))
@@ -92,12 +92,14 @@ def _join(spans: Sequence[Intervals]) -> Intervals:
 
 
 def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals, Intervals]:
-    """Host, launch and kernel of each gap, by the event that ends it. With nothing after it, a gap is the host's; so is
-    every gap on the host itself: Python and waiting."""
+    """Return host, launch and kernel of each gap, by the event that ends it.
+
+    A gap without a later event is the host's; so is every gap on the host itself: Python and waiting.
+    """
     if lanes.source == "cpu":
         return idle, build_empty(), build_empty()
     starts, ends = idle
-    order = np.lexsort((lanes.issued, lanes.starts))  # of those that start together, the one issued first
+    order = np.lexsort((lanes.issued, lanes.starts))  # among those with the same start, the first issued
     begun = lanes.starts[order]
     following = np.searchsorted(begun, ends, side="left")
     inside = following < len(order)
@@ -124,7 +126,7 @@ def _split_exposed(exposed: Intervals, calls: Calls) -> dict[CallKey, Intervals]
 
 
 def find_waits(calls: Calls, matches: Mapping[CallKind, Match]) -> Intervals:
-    """When the rank was in a collective before the last rank came."""
+    """Return when the rank was in a collective before the last rank came."""
     waits = []
     for index, kind in enumerate(calls.kinds):
         if kind in matches:
@@ -134,7 +136,7 @@ def find_waits(calls: Calls, matches: Mapping[CallKind, Match]) -> Intervals:
 
 
 def find_bubble(keys: Iterable[CallKey], is_pipeline: bool) -> list[CallKey]:
-    """The calls whose exposed time is the bubble."""
+    """Return the calls whose exposed time is the bubble."""
     return [key for key in keys if is_pipeline and key.collective == POINT_TO_POINT]
 
 
@@ -145,7 +147,7 @@ SPANS = (*PHASES, "other")
 class Segments:
     """Spans in time order. `step` indexes `windows`, `phase` indexes SPANS."""
 
-    windows: list[Window]  # on the lanes' time line; without the steps in which nothing was issued
+    windows: list[Window]  # on the lanes' time line; without steps that issued no work
     hosts: list[Window]  # the same steps as the host's labels have them
     starts: Times
     ends: Times
@@ -154,7 +156,7 @@ class Segments:
 
 
 def build_segments(lanes: Lanes, hosts: list[Window], phases: dict[str, list[Intervals]]) -> Segments:
-    """`phases` as `build_phase_labels` gives them: per phase and step the labels' times on the host."""
+    """Return `phases` as `build_phase_labels` gives them: per phase and step the labels' times on the host."""
     windows: list[Window] = []
     kept: list[Window] = []
     rows: list[tuple[int, int, int, int]] = []
@@ -187,7 +189,7 @@ def build_segments(lanes: Lanes, hosts: list[Window], phases: dict[str, list[Int
 
 @dataclass(frozen=True)
 class MeasuredTrace:
-    """One rank's trace, reduced: what is left to find out needs the other ranks. One entry per segment, ns."""
+    """One rank's trace, reduced: the remaining facts need the other ranks. One entry per segment, ns."""
 
     segments: Segments
     times: dict[str, Times]  # by SETS
@@ -206,7 +208,7 @@ class Partition:
 
 
 def build_measured(segments: Segments, exposure: Exposure, calls: Calls) -> MeasuredTrace:
-    """Sums of the sets per segment; only the exposed communication is kept as it is."""
+    """Return sums of the sets per segment; only the exposed communication is kept unchanged."""
     spans = segments.starts, segments.ends
     times = {name: covered_within(exposure.sets[name], *spans) for name in SETS}
     return MeasuredTrace(segments, times, exposure.collectives, calls)
@@ -215,7 +217,7 @@ def build_measured(segments: Segments, exposure: Exposure, calls: Calls) -> Meas
 def build_partition(
     measured: MeasuredTrace, matches: Mapping[CallKind, Match], is_pipeline: bool
 ) -> Partition:
-    """Splits the exposed communication into transfer and waiting."""
+    """Split the exposed communication into transfer and waiting."""
     segments = measured.segments
     spans = segments.starts, segments.ends
     waits = find_waits(measured.calls, matches)
@@ -237,8 +239,10 @@ def build_partition(
 
 
 def sum_parts(partition: Partition) -> dict[tuple[str, str, str], int]:
-    """Total ns of every part over all steps: (part, collective, axis) -> ns, in the order of PARTS. The values sum to
-    the steps' own total."""
+    """Return the total ns of every part over all steps: (part, collective, axis) -> ns, in the order of PARTS.
+
+    The values sum to the steps' own total.
+    """
     totals: dict[tuple[str, str, str], int] = {}
     for part in PARTS:
         if part.key == "comm":

@@ -35,8 +35,9 @@ from stratlab.drawing import (
     subtitle,
 )
 from stratlab.drawing.timeline import Span, TimelineRow, build_timeline
-from stratlab.wording import fit_digits, format_number
+from stratlab.wording import fit_digits, format_count, format_number, format_range
 from stratlab_spec.step_parts import (
+    BUBBLE,
     COLOURS,
     COMMUNICATION,
     DATA,
@@ -61,7 +62,7 @@ MOST_ROWS = 120  # of a table; the CSV has all
 
 
 def build_table(rows: Iterable[Mapping[str, Any]], columns: Columns) -> Markup:
-    """A table without the columns of which no row knows anything; percentages under the names of the parts."""
+    """Return a table without empty columns; percentages have the names of the parts."""
     known = list(rows)
     shown = [
         Column(name, OF_SHARE.get(name, ""), "%" if name in OF_SHARE else "", 1)
@@ -74,7 +75,7 @@ def build_table(rows: Iterable[Mapping[str, Any]], columns: Columns) -> Markup:
 
 
 def build_step_bar(report: Mapping[str, Any]) -> Markup:
-    """The parts of the mean recorded step; the key of each tells its time and its share."""
+    """Draw the parts of the mean recorded step; the key of each shows its time and its share."""
     step_ms, parts = report["mean"].get("step_ms"), sum_named_parts(report)
     if not step_ms or not parts:
         return Markup("")
@@ -86,7 +87,7 @@ def build_step_bar(report: Mapping[str, Any]) -> Markup:
 
 
 def draw_step(report: Mapping[str, Any], ranks: Sequence[RankAnalysis], chosen: Sequence[int]) -> Markup:
-    """One recorded step of the chosen ranks: phases, parts and collectives; nothing where no rank has it."""
+    """Draw one recorded step of the chosen ranks: phases, parts and collectives; empty if no rank recorded it."""
     steps = {rank.rank: rank.drawn for rank in ranks if rank.rank in set(chosen) and rank.drawn}
     if not steps:
         return Markup("")
@@ -135,7 +136,7 @@ def _draw_rank(rank: int, step: DrawnStep, start_ms: float, coarser: int) -> Tim
 
 
 def say_choice(chosen: Sequence[int], count: int) -> str:
-    """Which ranks the page draws; nothing where it draws all."""
+    """Return which ranks the page draws; nothing if it draws all."""
     if len(chosen) >= count:
         return ""
     return (
@@ -146,7 +147,7 @@ def say_choice(chosen: Sequence[int], count: int) -> str:
 
 
 def build_phases(report: dict[str, Any]) -> Section:
-    """What each phase of the mean step is made of."""
+    """Build the parts of each phase of the mean step."""
     parts, on_gpu = build_phase_parts(report), report["source"] == "gpu"
     if not parts:
         return Section("Phases", nothing="no phase is labelled in the traces")
@@ -169,16 +170,20 @@ def build_phases(report: dict[str, Any]) -> Section:
     label = "data: the host's label; others: GPU time of what was issued in the label" if on_gpu else "labels"
     steps = as_text(report["steps"], "rank", "step")
     table = build_table(steps[:MOST_ROWS], columns) + cut_note(steps, "step_metrics")
-    return Section("Phases", html + details(f"Each step of each rank ({label})", table), folded=True)
+    html += details(f"Each step of each rank ({label})", table)
+    sums = {phase: sum(filter(None, row.values())) for phase, row in parts.items()}
+    longest = max(sums, key=lambda phase: sums[phase])
+    told = f"{longest} {format_number(sums[longest], digits)} ms"
+    return Section("Phases", html, folded=True, result=told)
 
 
 def as_text(rows: Iterable[Mapping[str, Any]], *names: str) -> list[dict[str, Any]]:
-    """Numbers that are names: no table adds separators to them."""
+    """Return the rows with numbers that are names as text, so that tables do not add separators."""
     return [{**row, **{n: None if row[n] is None else str(row[n]) for n in names}} for row in rows]
 
 
 def cut_note(rows: Sequence[Any], table: str, most: int = MOST_ROWS) -> Markup:
-    """Says how many rows are left out, if any."""
+    """Return a note with the number of rows left out, if any."""
     if len(rows) <= most:
         return Markup("")
     return note(f"{most} of {len(rows)} rows are shown, tables/{table}.csv has all.")
@@ -188,7 +193,7 @@ MOST_STEPS = 24  # bars
 
 
 def build_ranks(report: dict[str, Any], chosen: Sequence[int]) -> Section:
-    """The mean step of each chosen rank, each step, and all numbers of them."""
+    """Return the mean step of each chosen rank, each step, and all numbers of them."""
     parts, mean = build_rank_parts(report), report["mean"]
     bars = {f"rank {rank}": parts[rank] for rank in chosen if rank in parts}
     columns = ["rank", "step_ms", "compute_pct", "comm_pct", "comm_exposed_pct", "comm_overlap_pct"]
@@ -209,15 +214,19 @@ def build_ranks(report: dict[str, Any], chosen: Sequence[int]) -> Section:
         )
     if mean.get("bubble_ideal_pct") is not None and mean.get("bubble_pct") is not None:
         measured, ideal = mean["bubble_pct"], mean["bubble_ideal_pct"]
-        bubbles = {"measured": {"pipeline bubble": measured}, "ideal": {"pipeline bubble": ideal}}
+        bubbles = {"seen, at least": {BUBBLE: measured}, "of equal stages": {BUBBLE: ideal}}
         html += subtitle("Bubble of the pipeline") + stacked_bars(bubbles, "% of the step", COLOURS)
-        html += note("Ideal: (p - 1) / (m + p - 1) for p stages and m micro-batches of equal length.")
+        html += note(
+            "Seen: exposed waiting in messages between stages; other collectives also wait for a late stage. "
+            "Equal stages: (p - 1) / (m + p - 1) of forward and backward, for p stages and m micro-batches."
+        )
     steps = {f"step {step}": row for step, row in build_step_parts(report).items()}
     if len(steps) > 1:
         html += subtitle("Each recorded step, mean over ranks")
         html += stacked_bars(dict(list(steps.items())[:MOST_STEPS]), "ms", COLOURS)
         html += cut_note(list(steps), "step_metrics", MOST_STEPS)
-    return Section("Ranks and steps", html, folded=True)
+    told = format_range((sum(filter(None, row.values())) for row in steps.values()), "ms a step")
+    return Section("Ranks and steps", html, folded=True, result=told)
 
 
 MOST_COLLECTIVES = 20
@@ -226,7 +235,7 @@ PALETTE = COLOURS | {HIDDEN: COLOURS["compute"]}
 
 
 def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
-    """Means per rank over all recorded steps; the rows of single ranks are folded."""
+    """Build means per rank over all recorded steps; the rows of single ranks are folded."""
     title, rows = "Communication against computation", build_collective_summary(report)
     if not rows:
         return Section(title, nothing="no communication was recorded")
@@ -239,7 +248,7 @@ def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
         *("total_ms", "exposed_ms", "wait_ms", Column("came_last", "came last")),
     ]
     mean, html = report["mean"], stacked_bars(bars, "ms per rank, all recorded steps", PALETTE)
-    # counts and bytes are the same on every rank but for odd groups: shown whole
+    # counts and bytes are the same on every rank except for odd groups: shown whole
     shown = [
         row | {key: None if row[key] is None else round(row[key]) for key in ("count", "bytes")}
         for row in rows[:MOST_COLLECTIVES]
@@ -262,11 +271,14 @@ def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
     ]
     ranks = ["rank", "collective", "count", "bytes", "total_ms", "exposed_ms", "wait_ms", "arrived_last"]
     table = build_table(single[:MOST_ROWS], ranks) + cut_note(single, "collective_stats")
-    return Section(title, html + details("Rank by rank", table), folded=True)
+    html += details("Rank by rank", table)
+    pct = mean.get("comm_overlap_pct")
+    told = "" if pct is None else f"{format_number(pct, 0)} % of it hidden"
+    return Section(title, html, folded=True, result=told)
 
 
 def _split(row: dict[str, Any]) -> dict[str, float | None]:
-    """Of the time in a collective: hidden, transfer in the open, waiting in the open."""
+    """Split the time in a collective: hidden, exposed transfer, exposed waiting."""
     total, exposed, waiting = row["total_ms"], row["exposed_ms"], row["exposed_wait_ms"]
     if total is None or exposed is None:
         return {HIDDEN: None}
@@ -285,17 +297,19 @@ IDLE_SHARES = [f"{name}_pct" for name in IDLE_PARTS]
 
 
 def build_device_sections(report: dict[str, Any]) -> Iterator[Section]:
-    """What only the events of a GPU can tell."""
+    """Build the sections that need events of a GPU."""
     for title, noun, build in (("Kernels", "kernel", _build_kernels), ("Copies", "copy", _build_copies)):
         if report.get(title.lower()):
-            yield Section(title, build(report), folded=True)
+            count = len({row["name" if title == "Kernels" else "kind"] for row in report[title.lower()]})
+            told = format_count(count, "kind" if title == "Copies" else "name")
+            yield Section(title, build(report), folded=True, result=told)
         else:
             why = "CPU traces hold no GPU events" if report["source"] == "cpu" else f"no {noun} was recorded"
             yield Section(title, nothing=why)
 
 
 def _build_kernels(report: dict[str, Any]) -> Markup:
-    """The distribution of durations, and the kernels with most time."""
+    """Return the distribution of durations, and the kernels with most time."""
     found = report.get("durations") or {}
     counts = {name: found[key] for key, name in OF_TYPE.items() if found.get(key)}
     html = histogram(found.get("edges_us") or [], counts, "duration of a GPU event, us", "events", COLOURS)
@@ -315,22 +329,23 @@ def _build_kernels(report: dict[str, Any]) -> Markup:
 
 
 def _build_copies(report: dict[str, Any]) -> Markup:
-    """Bandwidths: bytes over time."""
+    """Build bandwidths: bytes over time."""
     table = build_table(build_copy_summary(report), ["kind", "count", "bytes", "total_ms", COPY_RATE])
     return table + note("All ranks together, bytes over time. HtoD: from the host to the device.")
 
 
 def build_idle(report: dict[str, Any]) -> Section:
-    """What the lane waited for: in the step as it is partitioned here, and per stream as HTA defines it."""
+    """Build the causes of waiting: in the step as partitioned here, and per stream as HTA defines it."""
     mean = report["mean"]
     data, host, launch, *others = (mean.get(key) for key in IDLE_SHARES)
     bar = {DATA: data, HOST: host, LAUNCH: launch, IDLE: sum_known(others)}
     html = stacked_bars({"idle": bar}, "% of the step", COLOURS)
+    told = format_range([mean.get("idle_pct")], "% of the step", 0)
     if report["source"] == "cpu":
         html += note(
             "Neither an operator nor communication ran; what is not data is the host: Python, and waiting."
         )
-        return Section("Idle time", html, folded=True)
+        return Section("Idle time", html, folded=True, result=told)
     html += build_table([mean], IDLE_SHARES) + note(
         "Nothing ran on any stream. Data: under the host's label of data loading. Host: until the host launched the "
         "next event. Launch: from there until it started. Kernel: gaps below 30 us between queued events."
@@ -341,9 +356,9 @@ def build_idle(report: dict[str, Any]) -> Section:
         html += note(
             "Gaps on one stream over the whole recording, also while another stream was busy; mean over ranks."
         )
-    return Section("Idle time", html, folded=True)
+    return Section("Idle time", html, folded=True, result=told)
 
 
 def shorten(text: str, most: int) -> str:
-    """At most so many characters."""
+    """Return at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

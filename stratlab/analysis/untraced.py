@@ -1,4 +1,4 @@
-"""What can be said of a run that finished without traces: what it measured by itself. Same files, same fields."""
+"""Describe a run that finished without traces by its own measurements. Same files, same fields."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stratlab.drawing import escape_markdown as escape
 from stratlab.traces.discover import MANIFEST, TraceFinding, read_dropped
 from stratlab.wording import format_number
 
-TABLES = {  # title -> numbers of summary.json, as they are there
+TABLES = {  # title -> numbers of summary.json
     "Step": [
         *("measured_steps", "step_time_ms_p50", "step_time_ms_p95", "data_ms_p50", "forward_ms_p50"),
         *("backward_ms_p50", "optimizer_ms_p50", "samples_per_s", "tokens_per_s", "mfu_pct", "train_time_s"),
@@ -38,7 +38,7 @@ TABLES = {  # title -> numbers of summary.json, as they are there
 
 
 def build_untraced_report(facts: RunFacts, findings: Sequence[TraceFinding]) -> dict[str, Any]:
-    """report.json of a run without traces: all lists empty, `source` None, the reason in `note`."""
+    """Return report.json of a run without traces: all lists empty, `source` None, the reason in `note`."""
     dropped = read_dropped(facts.folder / "traces" / MANIFEST)
     why = "profile_steps is 0" if facts.origin["profile_steps"] == 0 else "traces/ holds none"
     note = f"The traces could not be kept, {dropped}" if dropped else f"Nothing was recorded: {why}"
@@ -46,7 +46,7 @@ def build_untraced_report(facts: RunFacts, findings: Sequence[TraceFinding]) -> 
 
 
 def say_untraced(report: Mapping[str, Any]) -> str:
-    """Why there is nothing about the inside of a step, and what a step took by the run's own clock."""
+    """Explain why there is no view inside a step, and give the step time by the run's own clock."""
     run = report["run"]
     step_ms, count = run.get("step_time_ms_p50"), run.get("measured_steps")
     if step_ms is None:
@@ -55,7 +55,7 @@ def say_untraced(report: Mapping[str, Any]) -> str:
 
 
 def build_untraced_html(report: dict[str, Any], facts: RunFacts) -> str:
-    """The page: what the run measured, its losses and its test."""
+    """Return the page: the run's measurements, its losses and its test."""
     sections = [
         Section("Where the time of a step goes", paragraph(say_untraced(report)) + note(_advice(report))),
         *build_layout(report),
@@ -69,7 +69,7 @@ def build_untraced_html(report: dict[str, Any], facts: RunFacts) -> str:
 
 
 def build_untraced_markdown(report: dict[str, Any], facts: RunFacts) -> str:
-    """The text of summary.md."""
+    """Return the text of summary.md."""
     blocks = [f"# Analysis of {escape(report['run']['run'])}", escape(build_origin(report))]
     blocks += [f"**{escape(say_untraced(report))}**", escape(_advice(report))]
     for title, row in _rows(facts):
@@ -82,7 +82,7 @@ def build_untraced_markdown(report: dict[str, Any], facts: RunFacts) -> str:
 
 
 def _rows(facts: RunFacts) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The tables that have a number."""
+    """Yield the tables that have a number."""
     for title, names in TABLES.items():
         if row := {name: facts.summary[name] for name in names if facts.summary.get(name) is not None}:
             yield title, row

@@ -1,7 +1,7 @@
 """Find the API server and the credentials as kubectl does, then read JSON and streams.
 
 Inside a pod, each request reads the mounted token again, because the kubelet replaces it. `Patience` repeats a request
-until the server answers, refuses for good, or the caller stops it.
+until the server answers, refuses permanently, or the caller stops it.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def console_pod(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def node_rank(pod: Mapping[str, Any], has_master: bool) -> int | None:
-    """Return the node rank of this pod; None for a launcher, which holds no ranks."""
+    """Return the node rank of this pod; None for a launcher, which has only a launcher process."""
     role, index = place_of(pod)
     if role == "launcher":
         return None
@@ -71,7 +71,7 @@ def has_log(pod: Mapping[str, Any], container: str) -> bool:
 
 
 def has_ended(pod: Mapping[str, Any]) -> bool:
-    """Return whether all containers of this pod have ended for good."""
+    """Return whether all containers of this pod have ended permanently."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 

@@ -187,7 +187,7 @@ def _running_pod(
 
 
 def _check_claim(connection: Connection, claim: str) -> None:
-    """Check that the claim exists; a pod with a missing claim would wait for ever."""
+    """Check that the claim exists; a pod with a missing claim would never start."""
     try:
         connection.get(f"{connection.core}/persistentvolumeclaims/{claim}")
     except ClusterError as failure:

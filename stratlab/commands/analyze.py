@@ -1,4 +1,4 @@
-"""The verb `stratlab analyze`: its options, and what it prints."""
+"""The verb `stratlab analyze`: its options and its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stratlab.user_error import NothingThere, UserError
 
 MISSING = NothingThere.exit_code
 NO_HTA = (
-    "every analysis of Holistic Trace Analysis failed; the rest of the report is there [SL-hta-all-failed]"
+    "every analysis of Holistic Trace Analysis failed; the rest of the report is complete [SL-hta-all-failed]"
 )
 
 
@@ -33,7 +33,8 @@ def analyze(
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Of another program's traces: where it goes; NAME-analysis if left out."
+            metavar="FOLDER",
+            help="For another program's traces: folder of the analysis; default: NAME-analysis.",
         ),
     ] = None,
     rank_pattern: Annotated[
@@ -51,27 +52,27 @@ def analyze(
     share: Annotated[
         str,
         typer.Option(
-            metavar="INDEX/COUNT", help="Of a run of many ranks: only read this share of them, 0/2."
+            metavar="INDEX/COUNT", help="For a run of many ranks: only read this share of them, 0/2."
         ),
     ] = "",
     shares: Annotated[
         int,
-        typer.Option(metavar="COUNT", min=0, help="Of a run: how many shares have read it; they are merged."),
+        typer.Option(metavar="COUNT", min=0, help="For a run: merge its shares, this many."),
     ] = 0,
     job: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Of a share: what it has in common with the others; the last one merges them.",
+            help="For a share: the name that all shares have in common; the last one merges them.",
         ),
     ] = "",
 ) -> None:
-    """Analyze the traces of the run in RUN_DIR, write a report beside them, and add it to the MLflow run.
+    """Analyze the traces of the run in RUN_DIR, write a report next to them, and add it to the MLflow run.
 
-    Of a run that finished without traces the report holds what the run measured by itself. Exit code 3: there
-    is no run in RUN_DIR, its traces cannot be read, or it did not finish and left none.
+    The report of a run that finished without traces holds the run's own measurements. Exit code 3: there is no run in
+    RUN_DIR, its traces cannot be read, or it did not finish and left none.
 
-    Traces of another program are sorted into experiments, a folder each, with a report each; the source is only read.
+    Traces of another program are sorted into experiments, with a folder and a report for each; the source is only read.
     Exit code 3: one of the experiments cannot be analysed, the others are.
 
     Example: stratlab analyze results/runs/demo/ddp
@@ -89,7 +90,7 @@ def analyze(
             for option, value in (("share", share), ("shares", shares), ("job", job)):
                 if value:
                     raise UserError(
-                        f"--{option} is for a run of this lab; {run_dir} is none [SL-option-for-runs]"
+                        f"--{option} is for a run of this lab; {run_dir} holds other traces [SL-option-for-runs]"
                     )
             _analyze_foreign(run_dir, output, rank_pattern, answers)
             return
@@ -108,7 +109,7 @@ def analyze(
 
 
 def _refuse_option(run_dir: Path, option: str) -> NoReturn:
-    """Of an option for traces of another program, where `run_dir` holds none."""
+    """Reject an option for traces of another program if `run_dir` does not hold such traces."""
     from stratlab.run_directory.files import has_marks
     from stratlab.traces.archives import build_no_source
 
@@ -121,7 +122,7 @@ def _refuse_option(run_dir: Path, option: str) -> NoReturn:
         raise build_no_source(run_dir)
     if not has_marks(run_dir):
         raise UserError(
-            f"{run_dir}: holds no traces; {option} is for those of another program [SL-output-without-traces]"
+            f"{run_dir}: has no traces; {option} is for traces of another program [SL-output-without-traces]"
         )
     raise UserError(
         f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'} "
@@ -204,7 +205,7 @@ def _analyze_foreign(source: Path, output: Path | None, rank_pattern: str, answe
 
 
 def _show(report: Mapping[str, Any], folder: Path) -> bool:
-    """The answer in short. False where Holistic Trace Analysis has failed in everything."""
+    """Return the answer in short. False if Holistic Trace Analysis has failed in everything."""
     from stratlab.analysis.summaries import build_answer
 
     if report.get("steps_from") == "recording":
@@ -221,7 +222,7 @@ def _show(report: Mapping[str, Any], folder: Path) -> bool:
 
 
 def _emit(content: Any, answers: TextIO | None) -> None:
-    """Print the answer of --json; without it there is none."""
+    """Print the answer of --json."""
     if answers:
         print(json.dumps(content, indent=1), file=answers, flush=True)
 

@@ -1,4 +1,4 @@
-"""The verbs `check`, `watch`, `wait` and `logs`: their options, and what they print."""
+"""The verbs `check`, `watch`, `wait` and `logs`: their options and their output."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def check(
     context: Context = None,
     pod_resources: PodResources = "",
     claim: Annotated[str, typer.Option(help="The results claim.")] = "stratlab-results",
-    mount: Annotated[str, typer.Option(help="Where runs see it.")] = "/results",
+    mount: Annotated[str, typer.Option(help="Its folder in the runs' pods.")] = "/results",
     image: Annotated[str, typer.Option(help="Image of the lab.")] = "stratlab-lab:0.1.0",
     trainer_image: Annotated[str, typer.Option(help="Image of the trainer.")] = "stratlab-trainer:0.1.0",
     tracking_uri: Annotated[
         str,
-        typer.Option(callback=check_tracking_uri, help="MLflow as the runs see it; empty: there is none."),
+        typer.Option(callback=check_tracking_uri, help="MLflow as the runs see it; empty: no server."),
     ] = "http://mlflow:5000",
     certificates: Certificates = "",
     pods: Annotated[bool, typer.Option(help="Whether to start pods: volume, images, MLflow.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of findings, at the end.")] = False,
 ) -> None:
-    """Check whether a cluster is ready for runs: one line per thing, with what to do where it is not.
+    """Check whether a cluster is ready for runs: one line per check, with a fix for each problem.
 
-    Starts four small pods for some seconds, one with a GPU where there are any, and a PyTorchJob of one pod, unless
-    --no-pods. Exit code 1: there is a problem; a warning is none.
+    Starts four small pods for some seconds, one with a GPU if the cluster has any, and a PyTorchJob of one pod,
+    unless --no-pods. Exit code 1: there is a problem; warnings do not count.
 
     Example: stratlab check --namespace stratlab
     """
@@ -118,13 +118,13 @@ def watch(
     context: Context = None,
     analysis: Annotated[bool, typer.Option(help="Stay until the analysis has ended too.")] = True,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON, at the end: an object with what became of the run.")
+        bool, typer.Option("--json", help="As JSON, at the end: an object with the run's outcome.")
     ] = False,
 ) -> None:
-    """Watch a run on the cluster until it ends: pods, step, loss, speed, time left, what goes wrong.
+    """Watch a run on the cluster until it ends: pods, step, loss, speed, time left, problems.
 
     A live table on a terminal, plain lines elsewhere. The exit code is the run's outcome: 0 it succeeded, else the
-    trainer's own code, or 1. Ctrl-C leaves (130), and the run goes on.
+    trainer's own code, or 1. Ctrl-C leaves (130), and the run continues.
 
     Example: stratlab watch ddp-1 --namespace stratlab
     """
@@ -173,7 +173,7 @@ def wait(
         ),
     ] = "",
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Of the resource; this pod's if left out.")
+        str, typer.Option("--namespace", "-n", help="The resource's; default: this pod's.")
     ] = "",
     then_start: Annotated[
         str,
@@ -191,7 +191,7 @@ def wait(
         float,
         typer.Option(
             min=0,
-            help="After a failure that may be tried again, where no resource tells: silence that means the end.",
+            help="After a failure that may be repeated, without a resource: seconds of silence that count as the end.",
         ),
     ] = 120.0,
     as_json: Annotated[
@@ -199,9 +199,10 @@ def wait(
         typer.Option("--json", help="As JSON, at the end: an object with ended, exit_code and sentence."),
     ] = False,
 ) -> None:
-    """Wait until the run in RUN_DIR has ended, well or not. Exit code 1: not before the deadline.
+    """Wait until the run in RUN_DIR has succeeded or failed. Exit code 1: not before the deadline.
 
-    The files of the run say so, or its resource: Succeeded, Failed or deleted. A run that failed is closed in MLflow.
+    The files of the run show its end, or its resource: Succeeded, Failed or deleted. A run that failed is closed in
+    MLflow.
 
     Example: stratlab wait results/runs/demo/ddp --deadline-s 3600
     """
@@ -236,7 +237,7 @@ def wait(
         print(f"error: {why}", file=sys.stderr)
         raise typer.Exit(NOT_ENDED)
     show(outcome.sentence)
-    # of a run that went well the metrics may still be on their way
+    # the metrics of a successful run may still be on their way
     may_close = tracking_uri and outcome.exit_code != 0
     if may_close and (done := close_run(run_dir, tracking_uri, exit_code=outcome.exit_code)):
         show(done)
@@ -247,22 +248,20 @@ def wait(
 def logs(
     release: Release,
     rank: Annotated[int, typer.Option(min=0, help="Whose log.")] = 0,
-    previous: Annotated[
-        bool, typer.Option("--previous", "-p", help="Of the attempt before this one.")
-    ] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the pod ends.")] = False,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="Show the previous attempt.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the pod ends.")] = False,
     namespace: Namespace = None,
     context: Context = None,
     run_directory: Annotated[
-        str, typer.Option(metavar="PATH", help="On the volume, where no resource tells: /results/demo/ddp-1.")
+        str, typer.Option(metavar="PATH", help="On the volume, without a resource: /results/demo/ddp-1.")
     ] = "",
     claim: Claim = "",
     image: LabImage = "",
     pod_resources: PodResources = "",
 ) -> None:
-    """Show the log of a rank: of its pod, or when that is gone, of its file on the results volume.
+    """Show the log of a rank: from its pod, or after the pod has gone from its file on the results volume.
 
-    Where the log comes from is said on standard error. The file is read by a short-lived pod.
+    Standard error names the source of the log. A short-lived pod reads the file.
 
     Example: stratlab logs ddp-1 --rank 3 --namespace stratlab
     """
@@ -283,5 +282,5 @@ def logs(
 
 
 def _choose_output(as_json: bool) -> Callable[[str], None]:
-    """How a verb tells what it sees: beside the answer, where that is JSON."""
+    """Return the function that prints progress: on standard error if the answer is JSON."""
     return say if as_json else partial(print, flush=True)

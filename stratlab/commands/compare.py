@@ -1,6 +1,6 @@
-"""The verb `stratlab compare`: its options, and what it prints.
+"""The verb `stratlab compare`: its options and its output.
 
-`--json` alone prints, as that of every other command; with a FILE the report goes there as well.
+`--json` without a value prints the report, as for every other command; with a FILE it also writes the report there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class JsonOrFile(TyperCommand):
 
 
 def fill_in(words: list[str]) -> list[str]:
-    """With what `--json` stands for where no value follows it."""
+    """Return the words with a value for `--json` if none follows it."""
     filled: list[str] = []
     for word in words:
         if filled[-1:] == [NAME] and word.startswith("-") and word != PRINTED:
@@ -65,11 +65,11 @@ def compare(
     ] = None,
     as_json: Annotated[
         str | None,
-        typer.Option("--json", metavar="[FILE]", help="As JSON: report.json alone; with FILE also there."),
+        typer.Option("--json", metavar="[FILE]", help="As JSON: only report.json; with FILE also there."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where the report goes; DIR/report if left out and DIR is one."),
+        typer.Option(metavar="FOLDER", help="Folder of the report; default: DIR/report for a single DIR."),
     ] = None,
     baseline: Annotated[
         str | None,
@@ -77,7 +77,7 @@ def compare(
     ] = None,
     memory_limit_gib: Annotated[
         float | None,
-        typer.Option(metavar="GIB", min=0, help="Of one device: name the fastest run that fits."),
+        typer.Option(metavar="GIB", min=0, help="Memory of one device: name the fastest run that fits."),
     ] = None,
     vary: Annotated[
         str,
@@ -104,13 +104,13 @@ def compare(
         typer.Option("--keep-varied", help="--vary is a sweep's: kept as DIR/varied.json.", hidden=True),
     ] = False,
 ) -> None:
-    """Compare the runs in DIR, or those of an MLflow experiment, say why they differ, and write a report.
+    """Compare the runs in DIR, or in an MLflow experiment, explain their differences, and write a report.
 
-    The runs of several DIR are compared as one: those on 2, 4 and 8 processes become a scaling series.
+    The runs of several DIR are compared as one: runs on 2, 4 and 8 processes become a scaling series.
 
-    The report also goes to MLflow, beside the runs: to --tracking-uri, or where the runs were sent to.
+    The report is also added to MLflow, to the experiment of the runs: at --tracking-uri, or at the runs' own server.
 
-    With --on-cluster a pod compares the runs where they are, and the report comes back to --output.
+    With --on-cluster a pod compares the runs in their place, and the report is copied to --output.
 
     Example: stratlab compare results/runs/demo
 
@@ -198,10 +198,10 @@ def _compare_there(
     output: Path,
     asked: Mapping[str, str | float | None],
 ) -> dict[str, Any]:
-    """In a pod that mounts the results.
+    """Compare in a pod that mounts the results.
 
     Args:
-        given: claim, mount and image as the options say; "" = left out.
+        given: options claim, mount and image; "" = left out.
         asked: options of the comparison itself, by their name in Python; None = left out.
     """
     from stratlab.cluster.connection import connect
@@ -230,7 +230,7 @@ def _compare_there(
 
 
 def _show(report: Mapping[str, Any], page: Path, as_json: str | None) -> None:
-    """report.json alone for `--json` without a file; else what fits on a screen, and where the page is."""
+    """Print report.json for `--json` without a file; otherwise a summary for one screen, and the page's path."""
     text = page.with_name("report.json").read_text()
     if as_json == PRINTED:
         print(text, end="")

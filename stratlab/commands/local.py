@@ -1,6 +1,6 @@
-"""The verbs `rehearse`, `render` and `demo`, which work on this machine: their options, and what they print.
+"""The verbs `rehearse`, `render` and `demo`, which work on this machine: their options and their output.
 
-`demo` is the comparison that a newcomer sees first: three strategies on real images.
+`demo` is a newcomer's first comparison: three strategies on real images.
 """
 
 from __future__ import annotations
@@ -31,22 +31,24 @@ def rehearse(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Processes of each pod (run.processesPerNode).")
     ] = None,
-    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the run directories go.")] = Path(
+    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the run directories.")] = Path(
         "results/runs"
     ),
     mlflow: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="MLflow's store; `mlflow` beside RESULTS if left out."),
+        typer.Option(metavar="FOLDER", help="MLflow's store; default: `mlflow` next to RESULTS."),
     ] = None,
     analysis: Annotated[bool, typer.Option(help="Analyze the traces after each run.")] = True,
     replace: Annotated[bool, typer.Option("--replace", help="Remove a run of the same name first.")] = False,
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a run that failed.")] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Continue after a run that failed.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, at the end: a list of objects.")] = False,
 ) -> None:
     """Run strategy charts on this machine, one after the other: no cluster, no container.
 
-    Each chart is rendered by helm; its commands, arguments and environment are started as processes, with
-    what the training operator would inject. An MLflow server runs beside them. The analysis follows.
+    helm renders each chart; its commands, arguments and environment are started as processes, with the variables of
+    the training operator. An MLflow server runs meanwhile. The analysis follows.
 
     Example: stratlab rehearse charts/ddp charts/fsdp --set run.config.epochs=2
     """
@@ -76,10 +78,10 @@ def rehearse(
 
 
 def run_request(request: RehearsalRequest, *, on_stderr: bool = False) -> list[RunEnd]:
-    """The runs, with their progress on the terminal, and without the last words of the verb.
+    """Run the charts with their progress on the terminal, without the verb's closing lines.
 
     Raises:
-        typer.Exit: the trainer refuses settings or data of a run, and has said so.
+        typer.Exit: the trainer has rejected settings or data of a run, and printed the reason.
     """
     from rich.console import Console
 
@@ -97,7 +99,7 @@ def run_request(request: RehearsalRequest, *, on_stderr: bool = False) -> list[R
 
 
 class Starter(StrEnum):
-    """Who starts the run."""
+    """The program that starts the run."""
 
     torchrun = "torchrun"
     slurm = "slurm"
@@ -109,7 +111,9 @@ def render(
     chart: Annotated[
         Path, typer.Argument(help="A strategy's chart: its folder or package.", show_default=False)
     ],
-    starter: Annotated[Starter, typer.Option("--for", help="Who starts the run.", show_default=False)],
+    starter: Annotated[
+        Starter, typer.Option("--for", help="Program that starts the run.", show_default=False)
+    ],
     settings: HelmSettings = None,
     values: HelmValues = None,
     name: RunName = None,
@@ -119,7 +123,7 @@ def render(
     ] = None,
     results: Annotated[
         Path,
-        typer.Option(metavar="FOLDER", help="Where the run directories go, the same on all machines."),
+        typer.Option(metavar="FOLDER", help="Folder of the run directories, the same on all machines."),
     ] = Path("results/runs"),
     mlflow: Annotated[
         str,
@@ -134,7 +138,7 @@ def render(
         ),
     ] = None,
     repeats: Annotated[
-        int, typer.Option(min=1, max=100, help="For `--for slurm`: so many runs, as an array.")
+        int, typer.Option(min=1, max=100, help="For `--for slurm`: number of runs, as an array.")
     ] = 1,
     output: Annotated[
         Path | None,
@@ -189,7 +193,7 @@ CONFIG = dict(
     micro_batch_size=32, lr=0.003, lr_schedule="cosine", warmup_steps=20, profile_steps=24,
 )  # fmt: skip
 SETTINGS = ("run.processesPerNode=2", *(f"run.config.{name}={value}" for name, value in CONFIG.items()))
-"""Those of examples/digits.yaml, which is in no wheel."""
+"""Settings of examples/digits.yaml, which is not part of a wheel."""
 
 
 def demo(
@@ -197,12 +201,12 @@ def demo(
         Path, typer.Option(metavar="FOLDER", help="Holds the charts ddp, fsdp and zero2, or their packages.")
     ] = Path("charts"),
     results: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where runs, MLflow's store and the report go.")
+        Path, typer.Option(metavar="FOLDER", help="Folder of the runs, MLflow's store and the report.")
     ] = Path("demo-results"),
 ) -> None:
     """Compare ddp, fsdp and zero2 on real images, here and now: no GPU, no cluster, a few minutes.
 
-    Needs helm and the trainer (its wheel, of `make dist`), and the charts: those of the repository, or packages of them
+    Needs helm, the trainer (its wheel, of `make dist`), and the charts: from the repository, or packages of them
     (helm pull). Runs of an earlier demo are replaced.
 
     Example: stratlab demo --results demo-results
@@ -224,7 +228,7 @@ def demo(
 
 
 def find_chart(folder: Path, name: str) -> Path:
-    """The chart `name` in `folder`: a folder, or the newest of its packages.
+    """Return the chart `name` in `folder`: a folder, or the newest of its packages.
 
     Raises:
         UserError: there is neither.

@@ -1,4 +1,4 @@
-"""The verbs `metrics replay`, `metrics serve`, `export tensorboard`, `mlflow` and `verify`: options and output."""
+"""The verbs `metrics replay`, `metrics serve`, `export tensorboard`, `export wandb`, `mlflow`, `verify`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from stratlab.user_error import UserError
 metrics = typer.Typer(help="Metrics of a run and MLflow.", no_args_is_help=True, rich_markup_mode="markdown")
 
 
-@metrics.command(short_help="Send to MLflow what it does not have yet.")
+@metrics.command(short_help="Send missing metrics to MLflow.")
 def replay(
     run: Annotated[
         str,
@@ -51,9 +51,9 @@ def replay(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: an object with run and said.")] = False,
 ) -> None:
-    """Send to MLflow what it does not have yet of a run whose server was away. Each point arrives once.
+    """Send the missing points of a run to MLflow, after its server was unreachable. Each point arrives once.
 
-    Without --tracking-uri the server that the run had; on a cluster it is an address that pods reach. A run that has
+    Without --tracking-uri the run's own server is used; on a cluster pods must reach the address. A run that has
     ended is closed there if it was left open.
 
     Example: stratlab metrics replay results/runs/demo/ddp --tracking-uri http://127.0.0.1:5000
@@ -84,12 +84,12 @@ def serve(
         Path, typer.Argument(metavar="RESULTS", help="The folder of results.", show_default=False)
     ],
     port: Annotated[int, typer.Option(min=1, max=65535)] = 9464,
-    host: Annotated[str, typer.Option(help="Who may ask: 0.0.0.0 for everybody.")] = "127.0.0.1",
-    newest: Annotated[int, typer.Option(min=1, help="So many runs, those that were written last.")] = 50,
+    host: Annotated[str, typer.Option(help="Address to listen on: 0.0.0.0 for all machines.")] = "127.0.0.1",
+    newest: Annotated[int, typer.Option(min=1, help="Number of runs, the newest first.")] = 50,
 ) -> None:
     """Serve the newest numbers of the runs in RESULTS to Prometheus, at /metrics, until it is stopped.
 
-    Read from the files whenever Prometheus asks; runs know nothing of it. docs/monitoring.md lists the metrics.
+    Each request of Prometheus reads the files; runs are not involved. docs/monitoring.md lists the metrics.
 
     Example: stratlab metrics serve results/runs --port 9464
     """
@@ -145,13 +145,42 @@ def tensorboard(
 ) -> None:
     """Write TensorBoard's event files from metrics.jsonl: every number of it, under MLflow's names.
 
-    The trainer's own program does it. What was there of an earlier export is replaced.
+    The trainer's own program does it. An earlier export is replaced.
 
     Example: stratlab export tensorboard results/runs/demo --output boards
     """
     from stratlab.metrics import write_event_files
 
     raise typer.Exit(write_event_files(runs, output))
+
+
+@export.command(short_help="Copy runs to Weights & Biases.")
+def wandb(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_DIR...",
+            help="Run directories, or a comparison with all its runs.",
+            show_default=False,
+        ),
+    ],
+    project: Annotated[str, typer.Option(help="The comparison's name if left out.")] = "",
+    entity: Annotated[str, typer.Option(help="User or team; wandb's default if left out.")] = "",
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="For wandb's files.")] = Path("wandb-export"),
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not send; `wandb sync` does it later.")
+    ] = False,
+) -> None:
+    """Copy every number of metrics.jsonl, settings and results to Weights & Biases, under MLflow's names.
+
+    Log in first with `wandb login`. A second copy of the same run continues the first.
+
+    Example: stratlab export wandb results/runs/demo --offline
+    """
+    from stratlab.wandb_export import export_to_wandb, list_exported
+
+    for sentence in export_to_wandb(list_exported(runs), project, entity, output, offline=offline):
+        print(sentence, flush=True)
 
 
 def mlflow(
@@ -177,8 +206,8 @@ def verify(
 ) -> None:
     """Check that the run in RUN_DIR is whole: files, ranks, traces, report, and the same in MLflow.
 
-    One line per check. Without --tracking-uri the server is the one in mlflow.json; that of a rehearsal
-    has ended with it, and is not asked then. Exit code 1: a check failed.
+    One line per check. Without --tracking-uri the server is the one in mlflow.json; a rehearsal's server has ended
+    with the rehearsal, so that its check is skipped. Exit code 1: a check failed.
 
     Example: stratlab verify results/runs/demo/ddp --tracking-uri http://localhost:5000
     """

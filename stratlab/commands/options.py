@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and what several do with them."""
+"""Arguments, options and functions that several commands share."""
 
 from __future__ import annotations
 
@@ -47,12 +47,10 @@ OnCluster = Annotated[bool, typer.Option("--on-cluster", help="On the results vo
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="On the cluster; the context's if left out.")
 ]
-Context = Annotated[
-    str | None, typer.Option(help="Of the kubeconfig: which cluster; the current one if left out.")
-]
-Claim = Annotated[str, typer.Option(help="On the cluster: the results claim; as the runs say if left out.")]
+Context = Annotated[str | None, typer.Option(help="Cluster of the kubeconfig; default: the current one.")]
+Claim = Annotated[str, typer.Option(help="On the cluster: the results claim; default: the runs' own.")]
 Mount = Annotated[
-    str, typer.Option(help="On the cluster: where runs see the claim; as they say if left out.")
+    str, typer.Option(help="On the cluster: the claim's folder in the pods; default: the runs' own.")
 ]
 PodResources = Annotated[
     str,
@@ -76,17 +74,19 @@ Certificates = Annotated[
 ]
 LabImage = Annotated[
     str,
-    typer.Option("--image", help="On the cluster: image of the pod; that of the runs' analysis if left out."),
+    typer.Option(
+        "--image", help="On the cluster: image of the pod; default: the image of the runs' analysis."
+    ),
 ]
 
 
 def say(sentence: object) -> None:
-    """Print beside the answer, on standard error."""
+    """Print on standard error, apart from the answer."""
     print(sentence, file=sys.stderr, flush=True)
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """As wide as the terminal, or as COLUMNS says; without both, as in a pipe, PIPED columns."""
+    """Return a console as wide as the terminal, or as COLUMNS; without both, as in a pipe, PIPED columns."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -100,10 +100,10 @@ def print_json(content: Any) -> None:
 def open_volume(
     comparison: str, namespace: str | None, context: str | None, pod_resources: str, **given: str
 ) -> tuple[Connection, PodRequest]:
-    """Connect to a cluster and find where a comparison lies on it.
+    """Connect to a cluster and find a comparison's place on it.
 
     Args:
-        given: claim, mount, image, certificates of the options; "" = left out.
+        given: options claim, mount, image, certificates; "" = left out.
     """
     from stratlab.cluster.connection import connect
     from stratlab.cluster.results_location import find_place

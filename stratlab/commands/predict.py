@@ -1,4 +1,4 @@
-"""The verb `stratlab predict`: its options, and what it prints."""
+"""The verb `stratlab predict`: its options and its output."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def predict(
         Path | None, typer.Option(metavar="FILE", help="Write a page with bars by cause.", show_default=False)
     ] = None,
 ) -> None:
-    """Say whether runs will fit their GPUs, and for what they need the memory, before anything is started.
+    """Predict whether runs will fit their GPUs, and how they use the memory, before anything is started.
 
-    No GPU and no torch: the trainer's own engines were counted beforehand. Exit code 10: nothing asked for fits
-    below 85 % of the device; 3: nothing is known of it.
+    No GPU and no torch: the trainer's own engines were counted beforehand. Exit code 10: no run fits below 85 % of
+    the device; 3: no run is known.
 
     Example: stratlab predict charts/ddp charts/fsdp --set run.processesPerNode=8 --values my.yaml
 
@@ -112,7 +112,7 @@ def predict(
     if operations and not operations.is_dir():
         raise UserError(f"--operations {operations}: no such folder [SL-operations-folder]")
     if page and not page.absolute().parent.is_dir():
-        raise UserError(f"--page {page}: its folder is not there [SL-page-no-folder]")
+        raise UserError(f"--page {page}: its folder is missing [SL-page-no-folder]")
     if page and page.is_dir():
         raise UserError(f"--page {page}: is a folder; expected a file [SL-page-is-folder]")
     allowed = [name for name in allow.split(",") if name]

@@ -1,4 +1,4 @@
-"""The verbs `list`, `fetch` and `remove`: their options, what they ask, and what they print."""
+"""The verbs `list`, `fetch` and `remove`: their options, their questions and their output."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def list_runs(
     mount: Mount = "",
     image: LabImage = "",
 ) -> None:
-    """List the runs there are: strategy, how far they came, how they ended. The newest stands last.
+    """List the runs: strategy, progress, outcome. The newest is last.
 
     Example: stratlab list results
 
@@ -104,10 +104,10 @@ def fetch(
     also: Annotated[
         str,
         typer.Option(
-            "--with", metavar="NAMES", help="What is heavy stays there unless named: " + ",".join(HEAVY)
+            "--with", metavar="NAMES", help="Large parts stay there unless named: " + ",".join(HEAVY)
         ),
     ] = "",
-    replace: Annotated[bool, typer.Option("--replace", help="In place of what was fetched before.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an earlier download.")] = False,
     namespace: Namespace = None,
     context: Context = None,
     pod_resources: PodResources = "",
@@ -120,7 +120,7 @@ def fetch(
 ) -> None:
     """Fetch a run's folder from a cluster's volume: settings, metrics, logs, report, analysis.
 
-    A short-lived pod reads the volume. Nothing is half there: the folder appears when all of it has arrived.
+    A short-lived pod reads the volume. The folder appears when all of it has arrived.
 
     Example: stratlab fetch demo/ddp --namespace stratlab
 
@@ -165,7 +165,7 @@ def _read_names(text: str) -> set[str]:
 
 
 def _tell_size(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces; every few seconds a word of how much has arrived."""
+    """Yield the pieces, and print every few seconds how much has arrived."""
     arrived, told = 0, time.monotonic()
     for piece in pieces:
         arrived += len(piece)
@@ -202,10 +202,10 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: an object with removed.")] = False,
 ) -> None:
-    """Remove the folders of runs for good: traces, checkpoints, metrics and report.
+    """Remove the folders of runs permanently: traces, checkpoints, metrics and report.
 
-    What MLflow has stays, unless --with-mlflow. A run that has finished, or was started with other settings, keeps its
-    name taken until then. --older-than leaves what is at work, or suspended.
+    MLflow keeps its data, unless --with-mlflow is set. The name of a finished run, or of one with other settings,
+    stays taken until then. --older-than skips running and suspended runs.
 
     Example: stratlab remove results/runs/demo/ddp
 
@@ -220,7 +220,7 @@ def remove(
             "stratlab remove RESULTS --older-than 30d"
         )
     if not older_than and not asked:
-        raise UserError("name a RUN_DIR, or the age of what may go: --older-than 30d [SL-remove-nothing]")
+        raise UserError("name a RUN_DIR, or the age of runs to remove: --older-than 30d [SL-remove-nothing]")
     if on_cluster:
         cluster = {"namespace": namespace, "context": context, "pod_resources": pod_resources}
         given = {"claim": claim, "mount": mount, "image": image, "certificates": certificates}
@@ -252,7 +252,7 @@ def _remove_here(asked: Sequence[str], older_than: str, with_mlflow: bool, yes: 
 def _remove_there(
     asked: Sequence[str], older_than: str, with_mlflow: bool, yes: bool, **cluster: Any
 ) -> list[str]:
-    """`cluster`: as `open_volume` takes it."""
+    """Remove the runs in a pod. `cluster`: as `open_volume` takes it."""
     from stratlab.cluster.results_location import read_name
     from stratlab.machine import signals_raise
     from stratlab.results_pods import check_ended, list_on_cluster, remove_on_cluster
@@ -284,6 +284,6 @@ def _ask(what: Sequence[str], yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UserError(
-            f"{', '.join(what)}: nobody can be asked here, give --yes to remove it [SL-remove-unasked]"
+            f"{', '.join(what)}: no terminal to confirm it here; give --yes to remove it [SL-remove-unasked]"
         )
     typer.confirm("remove " + "\n       ".join(what) + "?", abort=True)

@@ -1,4 +1,4 @@
-"""The verb `stratlab sweep`: its options, and what it prints before and after its work."""
+"""The verb `stratlab sweep`: its options, and its output before and after its work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHECKING = "checking the settings of every release"
 
 
 def build_plan_table(plan: Sequence[Planned], todo: Sequence[tuple[Planned, Decision]]) -> Table:
-    """What would be started, one row per release; the last column only where a cluster was looked at."""
+    """Return one row per release to start; the last column only if a cluster was checked."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -51,7 +51,7 @@ def build_plan_table(plan: Sequence[Planned], todo: Sequence[tuple[Planned, Deci
 
 
 def build_result_table(plan: Sequence[Planned], state: State) -> Table:
-    """How each release ended."""
+    """Return how each release ended."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -69,7 +69,7 @@ def build_result_table(plan: Sequence[Planned], state: State) -> Table:
 
 
 def print_result(console: Console, plan: Sequence[Planned], result: Result, output: Path) -> None:
-    """How the releases ended, the comparison, and what went wrong."""
+    """Print the outcome of the releases, the comparison, and problems."""
     from stratlab.compare.terminal_view import build_screen
 
     console.print(build_result_table(plan, result.state))
@@ -81,7 +81,7 @@ def print_result(console: Console, plan: Sequence[Planned], result: Result, outp
 
 
 def say_tuning_plan(tune: Tune, combinations: Mapping[str, Sequence[Release]]) -> str:
-    """`tuned first: a, b; each by 4 candidates at most, ...`, and what is left as it comes."""
+    """Return `tuned first: a, b; each by 4 candidates at most, ...`, and the strategies that stay untuned."""
     tuned = {name: each[0].strategy in tune.knobs for name, each in combinations.items()}
     first = ", ".join(name for name, is_tuned in tuned.items() if is_tuned)
     others = ", ".join(name for name, is_tuned in tuned.items() if not is_tuned)
@@ -99,7 +99,7 @@ def _say_waiting(display: SweepDisplay, waited_s: float) -> None:
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The sweep, as YAML.", show_default=False)],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Render all charts, list the releases, start nothing.")
+        bool, typer.Option("--dry-run", help="Render all charts and list the releases without starting them.")
     ] = False,
     parallel: Annotated[
         int | None,
@@ -118,7 +118,7 @@ def sweep(
         bool, typer.Option("--retry-failed", help="Start runs again that have failed.")
     ] = False,
     stop_on_failure: Annotated[
-        bool, typer.Option("--stop-on-failure", help="Start no further run after one that failed.")
+        bool, typer.Option("--stop-on-failure", help="Stop after a run that failed.")
     ] = False,
     uninstall: Annotated[
         bool,
@@ -129,7 +129,7 @@ def sweep(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where the report goes; COMPARISON-report if left out."),
+        typer.Option(metavar="FOLDER", help="Folder of the report; default: COMPARISON-report."),
     ] = None,
     rehearse: Annotated[
         Path | None,
@@ -144,8 +144,8 @@ def sweep(
 ) -> None:
     """Run a matrix of strategies and settings on the cluster, one helm release each, and compare them.
 
-    What is done is kept in FILE.state.json: after Ctrl-C or a crash the same command goes on. Runs that have
-    succeeded are not repeated, running ones are joined. Exit code 1: a run failed, or the comparison.
+    FILE.state.json keeps the progress: after Ctrl-C or a crash the same command resumes. Runs that have succeeded are
+    not repeated, running ones are joined. Exit code 1: a run failed, or the comparison.
 
     With the key `tune` in FILE each strategy is tuned first, by short runs that form a comparison of their own, and
     the best of each is compared.
@@ -154,7 +154,7 @@ def sweep(
 
     Example: stratlab sweep examples/tuned.yaml --rehearse tuned-rehearsal
 
-    With --context releases go to that cluster, and what is done is kept apart from other clusters'.
+    With --context releases are installed in that cluster, and its progress is kept apart from other clusters'.
     """
     from stratlab.cluster.connection import connect
     from stratlab.compare.publishing import check_output
@@ -223,8 +223,8 @@ def sweep(
             if asked.tune:
                 display.say(say_tuning_plan(asked.tune, bench.combinations))
             looked = "the settings were not looked at" if any(reasons) else "no setting is refused"
-            unseen = "" if rehearse else ", no data or model was looked at"
-            display.say(f"{len(plan)} releases, all charts render, {looked}; nothing was started{unseen}")
+            unseen = "" if rehearse else ", without checking data or model"
+            display.say(f"{len(plan)} releases, all charts render, {looked}; not started{unseen}")
             return
         record, output = None, output or Path(f"{asked.comparison}-report")
         place = ClusterPlace(site, parallel or asked.parallel, display)
@@ -239,7 +239,7 @@ def sweep(
             result = carry_out(replace(place, counts=True), plan, state, output, **options, **kept)
         except Interrupted:
             display.say(
-                f"what runs in the cluster goes on; the same command joins it: {state.file} knows how far"
+                f"runs in the cluster continue; the same command joins them: {state.file} knows how far"
             )
             raise
         problems = list(result.problems)

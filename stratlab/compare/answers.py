@@ -1,7 +1,7 @@
-"""What a comparison answers, for a reader in a hurry: four answers with a number each, and one sentence.
+"""The answers of a comparison for a reader in a hurry: four answers with a number each, and one sentence.
 
-name_answers   who is the fastest, who needs least memory, who learns best, and whether the comparison is fair
-say_answer     one sentence with the answer, or what is missing for one
+name_answers   the fastest run, the least memory, the best learner, and whether the comparison is fair.
+say_answer     one sentence with the answer, or the facts missing for one.
 """
 
 from __future__ import annotations
@@ -11,32 +11,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stratlab.compare.fairness import COMPARABLE, NOT_COMPARABLE
-from stratlab.compare.run_rows import Rows, RunRow, read_rows
+from stratlab.compare.run_rows import Rows, read_rows
 from stratlab.compare.search_ranking import choose_goal, find_difference_noise, pool_seeds, say_search
+from stratlab.compare.trust import APART, WITH_DOUBTS, find_group, judge_trust, name_missing
 from stratlab.compare.winners import NOT_RECORDED, ON_CPU, Winner, choose_memory, read_winners
 from stratlab.run_directory.outcome import TRACED
 from stratlab.run_directory.record import RunRecord
-from stratlab.wording import capitalize, fit_digits, fit_unit, format_count
+from stratlab.wording import capitalize, fit_digits, fit_unit
 
 Report = Mapping[str, Any]
-MOST_FIELDS = 3
 MOST_NAMES = 4
 AS_TIMES = 1.1
 """As long: worth a word where no run is named."""
-LONGEST = 24
-"""Letters of a value."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """To one question. `run`: the one that is named; "" = none, and `why` gives the reason."""
+    """The answer to one question. `run`: the named run; "" = none, and `why` gives the reason."""
 
     question: str
     answer: str
     number: str
     why: str
     run: str = ""
+    doubtful: bool = False
 
     @property
     def open(self) -> bool:
@@ -44,28 +42,8 @@ class Answer:
         return not self.run
 
 
-def find_group(report: Report) -> tuple[Rows, Report | None]:
-    """The runs that the answers are about, and where their winners are: all, or the largest group of comparable ones,
-    of several that with most ranks; None where no two are comparable."""
-    rows = [row for row in read_rows(report) if row.is_compared]
-    if report["fairness"]["verdict"] == COMPARABLE:
-        return rows, report
-    if not report["group_winners"]:
-        return rows, None
-    sizes = {row.run: row.world_size or 0 for row in rows}
-    largest = max(
-        report["group_winners"],
-        key=lambda group: (len(group["runs"]), max(map(sizes.__getitem__, group["runs"]))),
-    )
-    return [row for row in rows if row.run in largest["runs"]], largest
-
-
 def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]:
-    """Those that have a number.
-
-    Args:
-        runs: of the report; their number of samples decides whether one learns better.
-    """
+    """Return the answers that have a number."""
     rows, judged = find_group(report)
     if len(rows) < 2 or any(row.is_foreign for row in rows):
         return [_judge_fairness(report)] if len(rows) > 1 else []
@@ -81,7 +59,7 @@ def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]
 
 
 def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
-    """The answer, or what is missing for one; and which runs are lost."""
+    """Return the answer, or the facts missing for one; and the lost runs."""
     headline, rows = report["headline"], read_rows(report)
     compared, judged = find_group(report)
     lost = [f"{row.run} {row.status}" for row in rows if not row.is_compared and row.status != "finished"]
@@ -96,7 +74,7 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
     if any(row.is_foreign for row in compared):
         return f"No winner: {headline['reason']}{rest}."
     if not judged:
-        return f"No winner: {headline['reason']}, so their numbers answer different questions{rest}."
+        return f"No winner: {headline['reason']}; {name_missing(report)}{rest}."
     fast, lean, *others = name_answers(report, runs)
     first = "No" if judged is report else "no"
     said = [f"{fast.run} is the fastest{_number(fast)}"]
@@ -110,7 +88,7 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
         said.append(learns + _number(best))
     if judged is report:
         return f"{'; '.join(said)}{rest}."
-    among = f"among {_list([row.run for row in compared])}, "
+    among = f"among {_list([*dict.fromkeys(row.configuration for row in compared)])}, "
     if grown:
         return f"{capitalize(headline['reason'])}; {among}{said[0]}{rest}."
     return f"{capitalize(among)}{'; '.join(said)}{rest}."
@@ -126,23 +104,26 @@ def _list(names: Sequence[str]) -> str:
 
 
 def is_foreign(report: Report) -> bool:
-    """Whether nothing but traces is known of any of its runs."""
+    """Return whether traces are the only source about its runs."""
     return all(row["status"] == TRACED for row in report["runs"])
 
 
-def _label(row: RunRow, rows: Rows) -> str:
-    """Of repeats the strategy."""
-    return str(row.strategy) if sum(each.variant == row.variant for each in rows) > 1 else row.run
-
-
 def _rank(rows: Rows, key: str, sign: int) -> list[tuple[str, float]]:
-    """Label and median of each thing that was repeated, best first."""
+    """Name and median of each configuration, best first."""
     values: dict[str, list[float]] = {}
     for row in rows:
         if getattr(row, key) is not None:
-            values.setdefault(_label(row, rows), []).append(getattr(row, key))
+            values.setdefault(row.configuration, []).append(getattr(row, key))
     ranked = [(label, statistics.median(each)) for label, each in values.items()]
     return sorted(ranked, key=lambda entry: sign * entry[1])
+
+
+def _say_spread(rows: Rows, name: str, key: str) -> str:
+    """`; median of 3 repeats, 998 to 1,004`; "" of one run, and of equal values."""
+    values = [getattr(row, key) for row in rows if row.configuration == name]
+    if min(values) == max(values):
+        return ""
+    return f"; median of {len(values)} repeats, {min(values):,.0f} to {max(values):,.0f}"
 
 
 def _name_fastest(rows: Rows, winner: Winner) -> Answer:
@@ -158,7 +139,7 @@ def _name_fastest(rows: Rows, winner: Winner) -> Answer:
             "Fastest",
             best,
             f"{speed:,.0f} {key.partition('_')[0]}/s",
-            f"{100 * (ranked[0][1] / other - 1):.0f} % more than {second}",
+            f"{100 * (ranked[0][1] / other - 1):.0f} % more than {second}{_say_spread(rows, best, key)}",
             best,
         )
     low, high = min(steps), max(steps)
@@ -193,7 +174,7 @@ def _name_leanest(rows: Rows, winner: Winner, key: str) -> Answer:
 
 
 def _explain_none(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
-    """Why: of two that are too near, their names."""
+    """Return why no run is named: of two that are too near, their names."""
     if winner.reason == ON_CPU:
         return "CPU times are not ranked"
     if " are equal: " in winner.reason:
@@ -204,13 +185,13 @@ def _explain_none(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
 
 
 def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:
-    """By what was learnt; none where the difference may be chance."""
+    """Return the best run by its learning; None if the difference may be chance."""
     goal = choose_goal(rows) if all(row.task for row in rows) else None
     if goal is None:
         return None
     groups: dict[str, list[float]] = {}
     for row in rows:
-        groups.setdefault(_label(row, rows), []).append(getattr(row, goal.key))
+        groups.setdefault(row.configuration, []).append(getattr(row, goal.key))
     ranked = sorted(groups, key=lambda label: statistics.fmean(groups[label]) * (-1 if goal.highest else 1))
     points = [
         {"value": statistics.fmean(groups[label]), "seeds": len(groups[label]), "same_seed": 0.0}
@@ -221,7 +202,7 @@ def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:
     shown = list(dict.fromkeys(f"{value:.{digits}f}" for value in (first, last)))
     number = f"{' to '.join(shown)} {goal.unit}".strip()
     if len(points) < 2:
-        return Answer(question, "one variant", number, goal.name)
+        return None
     spread, degrees = pool_seeds([*groups.values()])
     members = [run for run in runs if run.name in {row.run for row in rows}]
     noise, _ = find_difference_noise(points[0], points[1], goal, spread, degrees, members)
@@ -236,30 +217,6 @@ def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:
 
 
 def _judge_fairness(report: Report) -> Answer:
-    """How many facts agree, and which of those that matter do not."""
-    fairness = report["fairness"]
-    apart = [entry for entry in fairness["differences"] if entry["matters"] and not entry["varied"]]
-    same = f"{len(fairness['same'])} settings equal"
-    question = "Fair?"
-    if fairness["verdict"] == COMPARABLE:
-        worst = [pair["loss_difference_pct"] for pair in report["loss_agreement"]["pairs"] if pair["agrees"]]
-        losses = (
-            f"; losses of the judged steps differ by {max(worst):.2g} % at most"
-            if any(worst)
-            else "; losses equal"
-            if worst
-            else ""
-        )
-        doubt = "" if report.get("times_comparable", True) else "; times are not comparable"
-        return Answer(question, "yes", same, f"only the strategy differs{losses}{doubt}", "yes")
-    apart.sort(key=lambda entry: entry["field"].endswith("sha256") or "." in entry["field"])
-    fields = [entry["field"] for entry in apart[:MOST_FIELDS]]
-    if len(apart) == 1 and len(apart[0]["values"]) <= MOST_FIELDS:
-        values = [f"{run} {str(value)[:LONGEST]}" for run, value in apart[0]["values"].items()]
-        fields = [f"{fields[0]}: {', '.join(values)}"]
-    fields += [f"{len(apart) - MOST_FIELDS} more"] * (len(apart) > MOST_FIELDS)
-    groups = [group for group in fairness["groups"] if len(group) > 1]
-    answer = f"only within {format_count(len(groups), 'group')}" if groups else report["headline"]["verdict"]
-    answer = "no" if answer == NOT_COMPARABLE else fairness["verdict"] if report["search"] else answer
-    number = f"{format_count(len(apart), 'difference')} that {'matters' if len(apart) == 1 else 'matter'}"
-    return Answer(question, answer, number if apart else same, ", ".join(fields) or fairness["reason"])
+    trust = judge_trust(report)
+    named = "" if trust.outcome == APART else trust.outcome
+    return Answer("Fair?", trust.answer, trust.number, trust.say(), named, trust.outcome == WITH_DOUBTS)

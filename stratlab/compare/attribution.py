@@ -1,7 +1,7 @@
-"""Why one run takes longer per step than another: pairs against a baseline, with parts that sum to the difference.
+"""Explain why one run takes longer per step than another: pairs with a baseline, with parts that sum to the difference.
 
-step_difference   one step of each, in parts, and the two subtracted
-causes            the main cause, a remedy, and the sentence of a pair
+step_difference   one step of each, in parts, and the two subtracted.
+causes            the main cause, its fix, and the sentence of a pair.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stratlab.wording import name_allowed
 OWN = "runs"
 DETERMINED, NOT_DETERMINED = "determined", "not determined"
 MOST_UNEXPLAINED = 0.5
-"""Of the difference: with less of it unexplained, a cause may be named."""
+"""Share of the difference: with less of it unexplained, a cause may be named."""
 Row = Mapping[str, Any]
 
 
@@ -41,10 +41,10 @@ def build_attribution(
     band: Band | None,
     baseline: str | None = None,
 ) -> dict[str, Any]:
-    """Every variant (of repeats the one in the middle) against the baseline.
+    """Compare every variant (of repeats the median one) with the baseline.
 
-    Without a wish the baseline is the fastest run of each group of comparable runs, and the fastest of all for
-    those that are comparable with nobody.
+    Without `baseline` it is the fastest run of each group of comparable runs. Runs without comparable ones are paired
+    with the fastest run of all.
 
     Args:
         rows: `runs` of the report.
@@ -54,10 +54,10 @@ def build_attribution(
         baseline: name of a run.
 
     Returns:
-        baseline (asked for, or None), pairs, and not_attributed: [{run, why}].
+        baseline (the given one, or None), pairs, and not_attributed: [{run, why}].
 
     Raises:
-        UserError: `baseline` is no finished run with step times.
+        UserError: `baseline` is not a finished run with step times.
     """
     compared = [row for row in rows if row.is_compared]
     kinds = {row.run: _find_kind(row) for row in compared}
@@ -94,7 +94,7 @@ def build_attribution(
 
 
 def _check_baseline(asked: str, names: Sequence[str]) -> str:
-    """The run that is meant: by its name, or by the end of it, as pages and tables show it."""
+    """Return the run that the user names: by its name, or by the end of it, as pages and tables show it."""
     ending = [name for name in names if name.endswith(f"-{asked}")]
     if asked in names or len(ending) == 1:
         return asked if asked in names else ending[0]
@@ -113,20 +113,20 @@ def build_pair(
     settings_known: bool = True,
     busy: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The attribution of one pair.
+    """Return the attribution of one pair.
 
     Args:
         run, base: name, traced step, and median of the measured step times in ms.
         differing: facts that forbid to compare them.
-        settings_known: False = of one of them there are only traces; the steps are the recorded ones.
+        settings_known: False = one of them has only traces; the steps are the recorded ones.
         busy: of the two, those whose times are not comparable.
 
     Returns:
-        run, baseline, comparable, settings_known, differing, sources, origin, difference_ms = the sum of the ms of
-        `parts`, difference_pct of the baseline, traced_difference_ms, unexplained_ms (of the difference, what the
-        recorded steps do not show), noise_ms (None without repeats), parts, times_comparable, no_cause (why none can be
-        named, or None), main_cause, cause_status (DETERMINED or NOT_DETERMINED), late_rank, gap_kind and gap_label (of
-        the run's own report), remedy, sentence.
+        run, baseline, comparable, settings_known, differing, sources, origin, parts, times_comparable, late_rank,
+        `remedy`, sentence, gap_kind and gap_label (of the run's own report). difference_ms is the sum of the ms of
+        `parts`, difference_pct its share of the baseline. traced_difference_ms is the difference of the recorded
+        steps, unexplained_ms the remaining difference, noise_ms None without repeats. no_cause is the reason if none
+        can be named, or None; main_cause and cause_status (DETERMINED or NOT_DETERMINED) follow it.
     """
     (name, mine, ms), (base_name, other, base_ms) = run, base
     difference_ms = ms - base_ms
@@ -169,8 +169,9 @@ def _find_doubt(
     noise_ms: float | None,
     busy: Sequence[str],
 ) -> str | None:
-    """Why no cause may be named. The recorded steps must explain more of the measured difference than they leave open,
-    or show beyond it: recording lengthens the steps that have more to record."""
+    """Return why no cause may be named. The recorded steps must explain more of the measured difference than they leave
+    open, or show beyond it: recording lengthens the steps that have more to record.
+    """
     size = abs(difference_ms)
     if busy:
         return f"other work kept the machine of {' and '.join(busy)} busy, so CPU times are not comparable"
@@ -189,7 +190,9 @@ def _find_doubt(
 
 
 def _find_kind(row: RunRow) -> str:
-    """What can be held against each other without being asked: runs of this lab; traces alone, by their source."""
+    """Return the kind of runs that are compared by default: runs of this lab, or traces without a run, by their
+    source.
+    """
     return f"{row.trace_source} traces" if row.is_foreign else OWN
 
 
@@ -199,7 +202,7 @@ def _pair_up_kinds(
     steps: Mapping[str, float],
     baseline: str | None,
 ) -> list[tuple[str, str]]:
-    """(run, baseline) of each kind, in the order of the runs."""
+    """Return (run, baseline) of each kind, in the order of the runs."""
     pairs = []
     for kind in dict.fromkeys(kinds.values()):
         groups = [[name for name in group if kinds[name] == kind] for group in typical]
@@ -218,8 +221,10 @@ def _choose_typical(
     steps: Mapping[str, float],
     baseline: str | None,
 ) -> list[list[str]]:
-    """One run for each variant, in the group of comparable runs that holds most runs: of its repeats there the one in
-    the middle. Repeats with another seed stand in groups of their own and are left to the noise."""
+    """Choose one run for each variant, in the group of comparable runs that holds most runs: the median of its repeats.
+
+    Repeats with another seed are in groups of their own and only count for the noise.
+    """
     chosen: list[list[str]] = [[] for _ in groups]
     for variant in variants:
         places = [(i, [name for name in group if name in variant]) for i, group in enumerate(groups)]
@@ -231,12 +236,12 @@ def _choose_typical(
 
 
 def _find_differing(run: str, base: str, fairness: Fairness) -> list[str]:
-    """Facts that matter and keep the two apart; empty where they are in one group of the audit."""
+    """Return facts that matter and keep the two apart; empty if they are in one group of the audit."""
     if any(run in group and base in group for group in fairness.groups):
         return []
     matters = [entry for entry in fairness.differences if entry.matters]
     ends = {e.field: [str(e.values.get(name, UNKNOWN)) for name in (run, base)] for e in matters}
-    if UNKNOWN in ends.get(SETTINGS, []):  # what one of them does not tell is not seen to differ
+    if UNKNOWN in ends.get(SETTINGS, []):  # a value that one of them does not record is not a difference
         return [field for field, (a, b) in ends.items() if UNKNOWN not in (a, b) and a != b]
     differing = [entry.field for entry in matters if entry.values.get(run) != entry.values.get(base)]
     return differing or [f"{entry.field} (unknown or not as it should be)" for entry in matters]

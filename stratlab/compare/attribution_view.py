@@ -1,8 +1,8 @@
-"""The parts of the page that say where a step goes and why one run takes longer.
+"""The parts of the page about the parts of a step, and why one run takes longer.
 
-build_step_times   the parts of a step of every run, side by side
-build_why          a line for each pair with its largest causes, and from one step to the other a cause at a time
-build_parts        all parts of all differences, as a table
+build_step_times   the parts of a step of every run, side by side.
+build_why          a line for each pair with its largest causes, and the way from one step to the other by cause.
+build_parts        all parts of all differences, as a table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.answers import find_group
 from stratlab.compare.causes import (
     CAUSES,
     CPU_ORIGIN,
@@ -26,6 +25,7 @@ from stratlab.compare.causes import (
 from stratlab.compare.fairness import UNSHOWN
 from stratlab.compare.placement import ComparedRun
 from stratlab.compare.run_rows import PHASES, Rows
+from stratlab.compare.trust import find_group
 from stratlab.compare.winners import LEAST_LEAD_PCT
 from stratlab.drawing import (
     HALF,
@@ -41,7 +41,7 @@ from stratlab.drawing import (
     subtitle,
     waterfall,
 )
-from stratlab.wording import fit_digits, format_number
+from stratlab.wording import fit_digits, format_count, format_number
 from stratlab_spec import step_parts
 from stratlab_spec.step_parts import (
     BUBBLE,
@@ -60,9 +60,9 @@ Pairs = Sequence[Mapping[str, Any]]
 
 UNEXPLAINED = "not explained"
 LIGHTER = 8
-"""From a place in the palette to the same colour, lighter."""
+"""Offset in the palette to the same colour, lighter."""
 
-# cause -> its name in pictures, and its place in the palette: that of the part of a step, as on a run's page
+# cause -> its name in pictures, and its place in the palette, as for a part of a step on a run's page
 PICTURE = {
     "compute": (COMPUTE, COLOURS[COMPUTE]),
     "more_communication": ("more communication", COLOURS[COMMUNICATION]),
@@ -80,13 +80,13 @@ PHASE_COLOURS = {phase: LIGHTER + place for phase, place in zip(PHASES, (4, 2, 6
 MOST_COLUMNS = 5  # pairs side by side in the table
 MOST_PAIRS = 4  # that are drawn: those that differ most
 MOST_CAUSES = 3  # in the line of a pair
-MUCH_PCT = 25.0  # of the difference: a remainder that is larger is said with weight
-LEAST_PCT = 0.5  # of a step: what rounds to 0 % is no difference
+MUCH_PCT = 25.0  # of the difference: a larger remainder is emphasized
+LEAST_PCT = 0.5  # of a step: a difference that rounds to 0 % does not count
 SMALL = 0.03  # of the largest part: drawn together
 
 
 def build_step_times(rows: Rows, runs: Sequence[ComparedRun], mark: Markup) -> Section:
-    """Parts of the recorded steps; of runs without them the phases that the trainer times."""
+    """Build the parts of the recorded steps; for runs without them the phases that the trainer times."""
     title = "Step time by cause"
     parts = {run.name: _split_recorded(run) for run in runs}
     timed = [row for row in rows if row.step_time_ms_p50 or any(parts.get(row.run, {}).values())]
@@ -115,7 +115,7 @@ def build_step_times(rows: Rows, runs: Sequence[ComparedRun], mark: Markup) -> S
 
 
 def _split_recorded(run: ComparedRun) -> dict[str, float]:
-    """Words of a cause -> ms of its recorded steps; empty without an analysis."""
+    """Return words of a cause -> ms of its recorded steps; empty without an analysis."""
     sums: dict[str, float] = {}
     for part in run.analysis.get("parts") or []:
         cause = step_parts.CAUSES.get(part["part"], part["part"])
@@ -125,9 +125,9 @@ def _split_recorded(run: ComparedRun) -> dict[str, float]:
 
 
 def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
-    """Those that differ most first; all others are in `build_parts`."""
+    """Build the pairs that differ most; all others are in `build_parts`."""
     found = report["attribution"]
-    answered = {row.run for row in find_group(report)[0]}
+    answered = {name for row in find_group(report)[0] for name in (row.run, row.configuration)}
     pairs = [pair for pair in found["pairs"] if pair["comparable"] or not pair["settings_known"]]
     pairs.sort(key=lambda pair: (pair["run"] not in answered, -abs(pair["difference_ms"])))
     if not pairs and found["pairs"]:
@@ -151,6 +151,7 @@ def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
     boxes = [
         Markup("<div>{}{}</div>").format(subtitle(name_pair(pair)), _draw(pair))
         for pair in pairs[:MOST_PAIRS]
+        if pair["run"] in answered or pairs[0]["run"] not in answered
     ]
     return Section(
         "Why", html + Markup('<div class="pair">{}</div>').format(Markup("").join(boxes)), mark=mark
@@ -158,7 +159,7 @@ def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
 
 
 def _say_pair(pair: Mapping[str, Any]) -> Markup:
-    """`fsdp is 18 ms (117 %) slower than ddp: +10 ms waiting for the host, ...`."""
+    """Return `fsdp is 18 ms (117 %) slower than ddp: +10 ms waiting for the host, ...`."""
     ms, pct = pair["difference_ms"], abs(pair["difference_pct"])
     size = f"{format_ms(abs(ms))} ({pct:.0f} %) {'slower' if ms >= 0 else 'faster'} than"
     size = size if pct >= LEAST_PCT else "as fast as"
@@ -183,7 +184,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _draw(pair: Mapping[str, Any]) -> Markup:
-    """The small parts as one."""
+    """Draw the parts, with the small ones as one."""
     sums = sum_causes([pair])[name_pair(pair)]
     most = max(map(abs, sums.values()), default=0.0)
     shown = {part: ms for part, ms in sums.items() if abs(ms) > SMALL * most}
@@ -198,18 +199,21 @@ def _draw(pair: Mapping[str, Any]) -> Markup:
 
 
 def build_parts(report: Mapping[str, Any]) -> Section:
-    """Folded: every sentence, every part, and how a difference is split."""
+    """Build a folded section: every sentence, every part, and how a difference is split."""
     found = report["attribution"]
     findings = [pair for pair in found["pairs"] if pair["comparable"]]
     others = [pair for pair in found["pairs"] if not pair["comparable"]]
     html = Markup("")
-    for pair in findings:
+    told = (
+        found["pairs"][:MOST_PAIRS] if len(found["pairs"]) <= MOST_COLUMNS else []
+    )  # of many the table says it
+    for pair in (pair for pair in findings if pair in told):
         html += paragraph(_mark(pair) + " " + _say(pair))
     if findings:
         html += build_part_table(findings) + note(_say_origins(findings))
     if not found["pairs"] and not found["not_attributed"]:
         return Section("Parts of the differences", nothing="no two runs with recorded steps")
-    for entry in found["not_attributed"]:
+    for entry in found["not_attributed"][:MOST_PAIRS]:
         against = f" against {entry['baseline']}" if entry["baseline"] else ""
         html += note(f"{entry['run']}{against}: not explained, {entry['why']}.")
     if others:
@@ -217,17 +221,28 @@ def build_parts(report: Mapping[str, Any]) -> Section:
         html += subtitle(
             "Runs that are not comparable" if shown_apart else "Runs that are not shown to be comparable"
         )
-        for pair in others:
+        for pair in (pair for pair in others if pair in told):
             mark = badge("not comparable", "bad") if pair["differing"] else badge(UNSHOWN, "warn")
             html += paragraph(mark + " " + _say(pair))
-        html += details("Their parts", build_part_table(others))
+        html += details("Their parts", build_part_table(others)) if told else Markup("")
+    if rest := len(found["pairs"]) - len(told) + len(found["not_attributed"][MOST_PAIRS:]):
+        html += note(f"The sentences of {format_count(rest, 'more pair')}: summary.md, report.json.")
     if found["pairs"]:
         html += note(NOTES.parts(f"{LEAST_LEAD_PCT:g}"))
-    return Section("Parts of the differences", html, folded=True)
+    return Section("Parts of the differences", html, folded=True, result=_say_largest(findings))
+
+
+def _say_largest(pairs: Pairs) -> str:
+    """`all-gather +13 ms, fsdp − ddp`."""
+    parts = [(abs(row["ms"]), row, pair) for pair in pairs for row in pair["parts"]]
+    if not parts:
+        return "no comparable pair"
+    ms, row, pair = max(parts, key=lambda part: part[0])
+    return f"{_name(row)} {'+' if row['ms'] >= 0 else '−'}{format_ms(ms)}, {name_pair(pair)}"
 
 
 def say_part(row: Mapping[str, Any]) -> str:
-    """The name of a part: `exposed all-gather: less overlap`, `compute`."""
+    """Return the name of a part: `exposed all-gather: less overlap`, `compute`."""
     if row["collective"] is not None:
         kind = "less overlap" if row["cause"] == "less_overlap" else "more communication"
         kind = "undivided" if row["why"] == "exposed" else kind
@@ -246,8 +261,9 @@ def sum_causes(pairs: Pairs) -> dict[str, dict[str, float]]:
 
 
 def build_part_table(pairs: Pairs) -> Markup:
-    """The parts in ms and their sum, the largest first. Few pairs: one line per part, one column per pair. Many: one
-    line per pair, in the coarser parts of the picture; report.json has all."""
+    """Return the parts in ms and their sum, the largest first. Few pairs: one line per part, one column per pair. Many:
+    one line per pair, in the coarser parts of the picture; report.json has all.
+    """
     shares = {name_pair(pair): share for pair in pairs if (share := find_share(pair))}
     if len(pairs) <= MOST_COLUMNS:
         return _list_parts(pairs, shares)
@@ -277,9 +293,7 @@ def _list_parts(pairs: Pairs, shares: Mapping[str, float]) -> Markup:
             line = values.setdefault(say_part(row), {})
             line[label] = line.get(label, 0.0) + row["ms"]
     digits = fit_digits(ms for line in values.values() for ms in line.values())
-    last = (
-        None if shares else UNEXPLAINED
-    )  # a small remainder stands at the end, a large one where its size puts it
+    last = None if shares else UNEXPLAINED  # a small remainder comes at the end, a large one by its size
     names = sorted(values, key=lambda name: (name == last, -max(map(abs, values[name].values()))))
     lines: list[dict[str, Any]] = []
     for name in names:
@@ -294,14 +308,14 @@ def _list_parts(pairs: Pairs, shares: Mapping[str, float]) -> Markup:
 
 
 def find_share(pair: Mapping[str, Any]) -> float | None:
-    """The remainder in % of the difference, where it is more than MUCH_PCT of it; else None."""
+    """Return the remainder in % of the difference if it exceeds MUCH_PCT of it; else None."""
     remainder = abs(sum(row["ms"] for row in pair["parts"] if row["cause"] == NOT_TRACED))
     size = abs(pair["difference_ms"])
     return 100 * remainder / size if size and 100 * remainder > MUCH_PCT * size else None
 
 
 def _name_remainder(shares: Mapping[str, float]) -> str:
-    """`not explained by the traced steps: 41 % of the difference zero2 - ddp`."""
+    """Return `not explained by the traced steps: 41 % of the difference zero2 - ddp`."""
     said = [
         f"{share:,.0f} % of the difference {label}" if share <= 100 else f"more than the difference {label}"
         for label, share in shares.items()
@@ -325,12 +339,12 @@ def _mark(pair: Mapping[str, Any]) -> Markup:
 
 
 def _say(pair: Mapping[str, Any]) -> str:
-    """Without the warning of CPUs: a badge reminds of it."""
+    """Return the sentence without the warning of CPUs: a badge shows it."""
     return str(pair["sentence"]).replace(ON_A_CPU, "")
 
 
 def _say_origins(pairs: Pairs) -> str:
-    """Where the parts come from, once where all pairs say the same."""
+    """Name the source of the parts, once if it is equal for all pairs."""
     said: dict[str, list[str]] = {}
     for pair in pairs:
         noise = pair["noise_ms"]

@@ -1,9 +1,9 @@
-"""What a difference between two steps can come from: one row per cause with its words and remedy, and the sentence.
+"""The causes of a difference between two steps: one row per cause with its words and fix, and the sentence.
 
-find_main_cause, find_remedy   which cause has most of the difference, and what to try against it
-build_sentence                 how far apart, why, and what to try; or that no cause can be named, and why not
+find_main_cause, find_remedy   the cause with most of the difference, and its fix.
+build_sentence                 the difference, its cause and a fix; or why no cause can be named.
 
-The settings in the remedies exist: tests/stratlab/compare/test_attribution.py looks them up.
+tests/stratlab/compare/test_attribution.py checks that the settings in these rows exist.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Cause:
 
     Attributes:
         name: for tables, as the cause of a longer step.
-        more, less: what is said of its milliseconds; {what} is the collective.
-        remedy: what to try.
+        more, less: the sentence about its milliseconds; `{what}` is the collective.
+        `remedy`: settings to try.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Cause:
 
 
 def _part(more: str, remedy: str, name: str = "") -> Cause:
-    """A cause whose milliseconds are a part of the step; `name`: where the table calls it otherwise."""
+    """Return a cause whose milliseconds are a part of the step; `name`: its name in the table, if different."""
     return Cause(name or more, more, f"less {more}", remedy)
 
 
@@ -96,7 +96,7 @@ CAUSES: dict[str, Cause] = {
     ),
     NOT_TRACED: Cause("not explained by the recorded steps", UNSEEN, UNSEEN, ""),
 }
-HOST_REMEDIES = {  # by the kind of most gaps (stratlab/analysis/step_rows.py); else that of CAUSES
+HOST_REMEDIES = {  # by the kind of most gaps (stratlab/analysis/step_rows.py); else as in CAUSES
     "short": "launch less per sample: a larger run.config.micro_batch_size, run.config.compile=true",
     "first": "look at what the host does before the first event of a step: prepare samples ahead, or once",
     "label": "look at what the host does under {label}, where it leaves the device idle",
@@ -110,20 +110,22 @@ SAME_BYTES = 0.05  # relative
 
 
 def say_collective(name: str, axis: str = "") -> str:
-    """`all-gather`, `all-gather over dp_shard`."""
+    """Return `all-gather`, `all-gather over dp_shard`."""
     return COLLECTIVES.get(name, name.replace("_", "-")) + (
         f" over {axis}" if axis and axis != "unknown" else ""
     )
 
 
 LEAST_SHARE = 0.10  # of the difference: smaller causes are in the table only
-AS_TIMES = 10  # as long: percents are no help any more
+AS_TIMES = 10  # as long: percentages stop being helpful
 CPU_ORIGIN = "host operator time on gloo; says nothing about GPUs"
 ON_A_CPU = f"On a CPU ({CPU_ORIGIN}): "
 
 
 def build_sentence(pair: Mapping[str, Any]) -> str:
-    """The sentence of a pair of the attribution. The warnings come first, so that it cannot be quoted without them."""
+    """Return the sentence of a pair of the attribution. The warnings come first, so that it cannot be quoted without
+    them.
+    """
     warnings = []
     if pair["differing"]:
         warnings.append(f"Not comparable, no finding: they differ in {', '.join(pair['differing'])}. ")
@@ -160,7 +162,7 @@ def _say_causes(pair: Mapping[str, Any]) -> str:
 
 
 def find_causes(pair: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """(rows in the direction of the difference, rows against it), the largest first, without the small ones."""
+    """Return (rows in the direction of the difference, rows against it), the largest first, without the small ones."""
     sign = 1 if pair["difference_ms"] >= 0 else -1
     least = LEAST_SHARE * abs(pair["difference_ms"])
     rows = sorted(pair["parts"], key=lambda row: -abs(row["ms"]))
@@ -169,7 +171,7 @@ def find_causes(pair: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[
 
 
 def _say(row: Mapping[str, Any], sign: int, pair: Mapping[str, Any]) -> str:
-    """`sign` of the row: 1 = the run takes longer in it."""
+    """Return the words for a row. `sign`: 1 = the run takes longer in it."""
     cause = CAUSES[row["cause"]]
     what = say_collective(row["collective"] or "", row["axis"] or "")
     why = row["why"] or ""
@@ -183,10 +185,10 @@ def _say(row: Mapping[str, Any], sign: int, pair: Mapping[str, Any]) -> str:
 
 
 def find_main_cause(pair: Mapping[str, Any]) -> str | None:
-    """The cause with most of the difference, over all collectives; None when none can be named.
+    """Return the cause with most of the difference, over all collectives; None when none can be named.
 
-    What is launched late cannot hide any communication. So of the lost overlap as much as there is more waiting for the
-    host counts with the host; the rows stay as they are.
+    Late launches cannot hide communication. So lost overlap counts as waiting for the host, up to the additional
+    waiting; the rows stay unchanged.
     """
     if pair["no_cause"]:
         return None
@@ -202,7 +204,7 @@ def find_main_cause(pair: Mapping[str, Any]) -> str | None:
 
 
 def find_remedy(pair: Mapping[str, Any]) -> str:
-    """What to try against the main cause of a run that is slower; empty for a faster one, and on CPUs."""
+    """Return the fix for the main cause of a slower run; empty for a faster one, and on CPUs."""
     cause = pair["main_cause"]
     if not cause or pair["difference_ms"] <= 0 or "gpu" not in pair["sources"]:
         return ""
@@ -215,6 +217,6 @@ def find_remedy(pair: Mapping[str, Any]) -> str:
 
 
 def format_ms(ms: float) -> str:
-    """`31 ms`, `3.1 ms`, `0.31 ms`."""
+    """Return `31 ms`, `3.1 ms`, `0.31 ms`."""
     digits = 0 if ms >= 10 else 1 if ms >= 1 else 2
     return f"{ms:,.{digits}f} ms"

@@ -1,8 +1,8 @@
-"""The content of report.json: what every run measured, whether the runs are comparable, and what follows.
+"""The content of report.json: the runs' measurements, whether the runs are comparable, and the conclusions.
 
-compare          all of it, in the order in which one part needs another
-build_headline   what the runs answer: every place that shows a comparison begins with it
-say_tuning       what a tuning came to, in sentences
+compare          all of it, in the order in which one part needs another.
+build_headline   the answers of the runs: every output of a comparison begins with it.
+say_tuning       the result of a tuning, in sentences.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stratlab.compare.placement import ComparedRun, apply_place
 from stratlab.compare.run_rows import Rows, apply_others, build_row
 from stratlab.compare.run_sources import NOT_IN_MLFLOW, apply_tuning
 from stratlab.compare.search_ranking import build_search
-from stratlab.compare.variants import build_variants, check_varied, list_ways, name_way
+from stratlab.compare.variants import build_variants, check_varied, list_ways, name_variants, name_way
 from stratlab.compare.winners import (
     LEAST_LEAD_PCT,
     ON_CPU,
@@ -61,7 +61,7 @@ ORIGIN = {
     "device": "device_type",
     "hardware": "device_name",
 }
-"""Of the origin -> of the rows."""
+"""Names in the origin -> in the rows."""
 Series = Sequence[Mapping[str, Any]]
 GroupWinners = Mapping[tuple[str, ...], Sequence[Winner]]
 
@@ -74,16 +74,16 @@ def compare(
     tuning: Mapping[str, Any] | None = None,
     varied: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Everything that can be said about the runs of a comparison; every value is plain JSON.
+    """Return all facts about the runs of a comparison; every value is plain JSON.
 
     Args:
         baseline: the run that the others are explained against; None = the fastest.
         memory_limit_gib: of one device, for the goal "fastest within"; None = no such goal.
         tuning: of `run_sources.read_tuning`; None = the strategies were not tuned by a sweep.
-        varied: settings that the runs are meant to differ in: the audit lets them, and results are ranked over them.
+        varied: settings in which the runs differ on purpose: the audit allows them, and results are ranked over them.
 
     Raises:
-        UserError: there is no run, no such baseline, the limit is none, or a setting cannot be varied.
+        UserError: there is no run, no such baseline, the limit is invalid, or a setting cannot be varied.
     """
     records = apply_tuning(apply_place([run for run in runs if run.status != "not a run"]), tuning)
     if not records:
@@ -92,8 +92,12 @@ def compare(
     check_varied(varied, records)
     agreement = loss_agreement(records)
     fairness = audit(records, agreement["pairs"], varied)
-    rows = [build_row(run, name_way(run.name, fairness.differences, fairness.ways)) for run in records]
-    variants = [[run.name for run in group] for group in build_variants(records)]
+    repeated = build_variants(records)
+    variants, names = [[run.name for run in group] for group in repeated], name_variants(repeated)
+    rows = [
+        build_row(run, name_way(run.name, fairness.differences, fairness.ways), names.get(run.name, ""))
+        for run in records
+    ]
     band, noise = build_noise(rows, variants)
     scaling = build_scaling(records, rows, band)
     sharding = build_sharding(records)
@@ -103,11 +107,12 @@ def compare(
     for row in rows:
         apply_others(row, noise, scaling, sharding, attribution)
     group_winners = name_group_winners(rows, fairness)
+    search = build_search(records, rows, fairness, varied)
     return _plain(
         {
             "schema_version": 2,
             "comparison": _name_comparison(records),
-            "headline": build_headline(records, fairness, scaling, group_winners),
+            "headline": build_headline(records, fairness, scaling, group_winners, names),
             "origin": _describe_origin(records, rows),
             "runs": rows,
             "not_runs": [
@@ -127,9 +132,9 @@ def compare(
             "pareto": build_pareto(rows, fairness.groups),
             "goals": build_goals(rows, fairness, memory_limit_gib),
             "tuning": tuning,
-            "search": build_search(records, rows, fairness, varied),
+            "search": search,
             "remarks": [
-                *_list_remarks(rows),
+                *_list_remarks(rows, is_search=bool(search and len(search["points"]) > 1)),
                 *_list_other_ways(fairness, varied),
                 *_list_places(records),
                 *say_tuning(tuning),
@@ -140,7 +145,7 @@ def compare(
 
 
 def _plain(value: Any) -> Any:
-    """As JSON holds it, without numbers that it does not know."""
+    """Return the value as JSON holds it, without numbers that JSON does not have."""
     if is_dataclass(value):
         value = vars(value)
     if isinstance(value, dict):
@@ -151,15 +156,22 @@ def _plain(value: Any) -> Any:
 
 
 def build_headline(
-    runs: Sequence[ComparedRun], fairness: Fairness, scaling: Series, group_winners: GroupWinners
+    runs: Sequence[ComparedRun],
+    fairness: Fairness,
+    scaling: Series,
+    group_winners: GroupWinners,
+    names: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The verdict of the audit, or what the runs answer although they differ.
+    """Return the verdict of the audit, or the answers of runs that differ.
 
     Runs whose losses disagree stay "not comparable": that is a finding.
 
+    Args:
+        names: of `name_variants`.
+
     Returns:
-        {verdict: that of the audit, ONE_RUN, NO_RUN, PER_GROUP, or "strong scaling" and its like; reason; answers:
-        sentences, one for each series of runs and for each group}.
+        {verdict, reason, answers}. The verdict is the audit's, ONE_RUN, NO_RUN, PER_GROUP, or "strong scaling" and
+        its like; answers are sentences, one for each series of runs and for each group.
     """
     compared = [run for run in runs if run.is_compared]
     if len(compared) < 2:
@@ -173,7 +185,8 @@ def build_headline(
     answers = say_scaling(scaling)
     for group, winners in group_winners.items():
         best = list_best(winners) or "nobody is named"
-        answers.append(f"comparable with each other: {', '.join(group)}; best: {best}")
+        members = ", ".join(dict.fromkeys(names[run] for run in group))
+        answers.append(f"comparable with each other: {members}; best: {best}")
     verdict, reason = fairness.verdict, fairness.reason
     if verdict == NOT_COMPARABLE and not any(run.is_foreign for run in compared):
         apart = {entry.field for entry in fairness.differences if entry.keeps_apart}
@@ -186,14 +199,16 @@ def build_headline(
             answered |= {name for series in scaling for name in _list_members(series)}
         elif group_winners and FIELD not in apart:
             verdict = PER_GROUP
-        alone = [run.name for run in compared if run.name not in answered]
+        alone = [*dict.fromkeys(names[run.name] for run in compared if run.name not in answered)]
         if verdict != NOT_COMPARABLE and alone:
             answers.append(f"comparable with no other: {', '.join(alone)}")
     return {"verdict": verdict, "reason": reason, "answers": answers}
 
 
 def _say_efficiency(scaling: Series) -> str:
-    """`efficiency from 2 to 4 processes: ddp 75 %, fsdp 90 %`: of the largest number of processes of each series."""
+    """Return `efficiency from 2 to 4 processes: ddp 75 %, fsdp 90 %`: of the largest number of processes of each
+    series.
+    """
     kinds = {series["kind"] for series in scaling}
     spans: dict[str, list[str]] = {}
     for series in scaling:
@@ -215,7 +230,9 @@ def _list_members(series: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _find_disagreement(runs: Sequence[ComparedRun], fairness: Fairness, scaling: Series) -> str:
-    """Why a series is not one training; "" where each is. A larger global batch is another one by design."""
+    """Return why a series is not a single training; "" if each is. A larger global batch is another training by
+    design.
+    """
     for series in scaling:
         if series["kind"] != "strong":
             continue
@@ -227,7 +244,7 @@ def _find_disagreement(runs: Sequence[ComparedRun], fairness: Fairness, scaling:
 
 
 def _describe_origin(runs: Sequence[ComparedRun], rows: Rows) -> dict[str, Any]:
-    """Where the numbers come from. A fact on which the runs differ is the list of its values."""
+    """Return the origin of the numbers. A fact on which the runs differ is the list of its values."""
     compared = [row for row in rows if row.is_compared]
     machines = [len(run.place.nodes) for run in runs if run.is_compared and run.place.nodes]
     versions: dict[str, list[Any]] = {}
@@ -243,8 +260,8 @@ def _describe_origin(runs: Sequence[ComparedRun], rows: Rows) -> dict[str, Any]:
 
 
 def _count_repeats(rows: Rows) -> int:
-    """Of the variant with fewest."""
-    return min(Counter(row.variant for row in rows).values(), default=0)
+    """Return the smallest number of repeats of a configuration."""
+    return min(Counter(row.configuration for row in rows).values(), default=0)
 
 
 def _name_comparison(runs: Sequence[ComparedRun]) -> str:
@@ -253,12 +270,12 @@ def _name_comparison(runs: Sequence[ComparedRun]) -> str:
 
 
 def _one_or_all(values: Sequence[Any]) -> Any:
-    """The value on which all agree, or the list of the distinct ones in order; None when there is none."""
+    """Return the value on which all agree, or the list of the distinct ones in order; None without values."""
     distinct = [value for i, value in enumerate(values) if value not in values[:i]]
     return distinct[0] if len(distinct) == 1 else distinct or None
 
 
-def _list_remarks(rows: Rows) -> list[str]:
+def _list_remarks(rows: Rows, is_search: bool) -> list[str]:
     finished = [row for row in rows if row.is_compared and not row.is_foreign]
     traced = [row for row in rows if row.is_foreign]
     remarks = [f"{', '.join(row.run for row in traced)}: {ONLY_TRACES}"] if traced else []
@@ -281,7 +298,7 @@ def _list_remarks(rows: Rows) -> list[str]:
             f"no step of {', '.join(untimed)} was timed: the first {WARM_UP_STEPS} never are, nor on a GPU those "
             "from the profile on; train longer to know the speed"
         )
-    by_layout: dict[str, dict[Any, str]] = {}  # runs that asked for other numbers of dimensions
+    by_layout: dict[str, dict[Any, str]] = {}  # runs with other requested numbers of dimensions
     for row in finished:
         if row.layout:
             by_layout.setdefault(row.layout, {}).setdefault(row.dimensions, row.run)
@@ -289,7 +306,8 @@ def _list_remarks(rows: Rows) -> list[str]:
         if len(runs) > 1:
             same = f"{' and '.join(runs.values())} have the same layout, {layout}"
             remarks.append(f"{same}: they are repeats of one thing")
-    return [*remarks, ONE_REPEAT] if _count_repeats(finished) == 1 else remarks
+    is_single = not is_search and _count_repeats(finished) == 1  # the repeats of a search are seeds
+    return [*remarks, ONE_REPEAT] if is_single else remarks
 
 
 def _list_other_ways(fairness: Fairness, varied: Sequence[str]) -> list[str]:
@@ -301,7 +319,7 @@ def _list_other_ways(fairness: Fairness, varied: Sequence[str]) -> list[str]:
 
 
 def _list_places(runs: Sequence[ComparedRun]) -> list[str]:
-    """Which nodes, where the runs were not all on the same."""
+    """Return the nodes, if the runs were not all on the same."""
     found = {run.name: ", ".join(run.place.nodes) for run in runs if run.is_compared and run.place.nodes}
     if len(set(found.values())) < 2:
         return []
@@ -315,7 +333,7 @@ def _list_unknown_tuning(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def say_tuning(tuning: Mapping[str, Any] | None) -> list[str]:
-    """One sentence for what was tuned, one for each combination that was not, and where CPU times have chosen."""
+    """Return one sentence for the tuned strategies, one per untuned combination, and one if CPU times have chosen."""
     if not tuning:
         return []
     searches = tuning["searches"]
@@ -328,19 +346,19 @@ def say_tuning(tuning: Mapping[str, Any] | None) -> list[str]:
 
 
 def name_search(search: Mapping[str, Any]) -> str:
-    """`fsdp`, and the other places in the matrix: `fsdp (micro_batch_size=16)`."""
+    """Return `fsdp`, and the other places in the matrix: `fsdp (micro_batch_size=16)`."""
     point = {path.rpartition(".")[2]: value for path, value in search["point"].items() if path != "strategy"}
     others = [f"{name}={value}" for name, value in point.items()]
     return f"{search['strategy']} ({', '.join(others)})" if others else str(search["strategy"])
 
 
 def name_knobs(knobs: Mapping[str, Any]) -> str:
-    """`reduce_bucket_mib=50`, or `as it comes`."""
+    """Return `reduce_bucket_mib=50`, or `as it comes`."""
     return ", ".join(f"{name}={format_fact(value)}" for name, value in knobs.items()) or "as it comes"
 
 
 def say_choice(search: Mapping[str, Any]) -> str:
-    """What was taken, and by how much it is better than the strategy as it comes, against the noise."""
+    """Return the chosen setting and its gain over the strategy's defaults, against the noise."""
     if not search["tried"]:
         return "has no knob"
     tried = search["tried"]

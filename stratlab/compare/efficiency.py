@@ -1,10 +1,10 @@
-"""What more devices bring: how much faster they are, and how little of the state each of them holds.
+"""The effect of more devices: their speed-up, and each device's share of the state.
 
-build_scaling    series of runs that differ only in the number of processes: speed-up and efficiency
-build_sharding   what a rank holds of the state, against an even share and the strategy's promise
+build_scaling    series of runs that differ only in the number of processes: speed-up and efficiency.
+build_sharding   a rank's part of the state, against an even share and the strategy's promise.
 
-The state is what one process that shards nothing holds: parameters, gradients, the optimizer's moments, and fp32 copies
-of trained parameters where these are kept in fewer bits. All of it is counted bytes, exact on any hardware.
+The state is the memory of one process without sharding: parameters, gradients, the optimizer's moments, and fp32
+copies of trained parameters if these are kept in fewer bits. All of it is counted bytes, exact on any hardware.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NUMBERS = (
     *("divided_by", "state_gib", "even_share_gib", "promised_gib", "held_gib", "kept"),
     *("sharding_effectiveness_pct", "promised_effectiveness_pct"),
 )
-"""Of an entry of `build_sharding`; None where they are not known."""
+"""Numbers of an entry of `build_sharding`; None if unknown."""
 AS_PROMISED = "as promised"
 NOT_YET_COUNTED = (
     "recorded before the copy in each node was counted: it held the promised bytes, and told fewer"
@@ -47,7 +47,7 @@ SHARED_CORES = "the processes share the cores of one machine: this says nothing 
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to grow. `free`: facts that follow from the world size in it, besides PLACE."""
+    """A kind of scaling. `free`: facts that follow from the world size in it, in addition to PLACE."""
 
     name: str
     what: str
@@ -68,21 +68,22 @@ FREE = frozenset(PLACE | SEED_FACTS).union(*(kind.free for kind in KINDS))
 
 
 def build_scaling(runs: Sequence[ComparedRun], rows: Rows, band: Band | None = None) -> list[dict[str, Any]]:
-    """Series of runs that differ only in the world size and what follows from it.
+    """Return series of runs that differ only in the world size and its consequences.
 
-    speedup = samples_per_s / that of the fewest devices of the series; scaling_efficiency_pct = 100 x speedup / (world
-    size / the fewest). The same against `single` runs that differ in nothing else but the strategy, where there are
-    any: then one world size above 1 is a series already, and what it would say of itself is None.
+    speedup = samples_per_s / samples_per_s with the fewest devices of the series; scaling_efficiency_pct = 100 x
+    speedup / (world size / the fewest). The same is computed against `single` runs that differ only in the strategy,
+    if there are any. Then one world size above 1 is a series already, without a speed-up of its own.
 
     Args:
         band: of the median step times; None = no repeats.
 
     Returns:
-        [{strategy, dimensions (of its layout, or None), kind strong|weak, what, note, baseline (world size of the
-        fewest devices), single: {runs, samples_per_s} or None, backend, hardware, measured_steps (of the run with
-        fewest), repeats (of the point with fewest), points: [{world_size, nodes, runs, samples_per_s (median of
-        repeats), samples_per_s_per_device, speedup, speedup_noise (half width, None without repeats),
-        scaling_efficiency_pct, speedup_vs_single, efficiency_vs_single_pct}]}].
+        [{strategy, dimensions (of its layout, or None), kind strong|weak, `what`, note, baseline (world size of the
+        fewest devices), single, backend, hardware, measured_steps, repeats, points}]. single is {runs, samples_per_s}
+        or None. measured_steps is the smallest number of a run, repeats the smallest of a point. A point is
+        {world_size, nodes, runs, samples_per_s (median of repeats), samples_per_s_per_device, speedup, speedup_noise,
+        scaling_efficiency_pct, speedup_vs_single, efficiency_vs_single_pct}. speedup_noise is a half width, None
+        without repeats.
     """
     by_name = {row.run: row for row in rows}
     alone = [run for run in runs if run.is_compared and run.strategy == "single"]
@@ -160,13 +161,13 @@ def _median(rows: Rows) -> float:
 
 
 def name_series(series: Mapping[str, Any]) -> str:
-    """`ddp`, `nd 2D`."""
+    """Return `ddp`, `nd 2D`."""
     dimensions = f" {series['dimensions']}D" if series["dimensions"] else ""
     return f"{series['strategy']}{dimensions}"
 
 
 def say_scaling(scaling: Sequence[Mapping[str, Any]]) -> list[str]:
-    """`ddp, strong scaling, 1 -> 4: 3.1 +- 0.1 times as fast (efficiency 78 %)`, and against `single`."""
+    """Return `ddp, strong scaling, 1 -> 4: 3.1 +- 0.1 times as fast (efficiency 78 %)`, and against `single`."""
     sentences = []
     for series in scaling:
         last, kind = series["points"][-1], f"{name_series(series)}, {series['kind']} scaling"
@@ -184,14 +185,15 @@ def say_scaling(scaling: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def build_sharding(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """One entry for each run that is compared, and of which more is known than traces.
+    """Return one entry for each compared run that has more than traces.
 
     Returns:
-        [{run, strategy, world_size, divided_by (ranks that share what is divided), state_gib (of one process that
-        shards nothing), even_share_gib (state_gib / world_size), promised_gib, held_gib (the rank with most),
-        sharding_effectiveness_pct (100 x even share / held), promised_effectiveness_pct (100 x even share / promised),
-        kept (True: within TOLERANCE_PCT of the promise; None: not known), kinds: [{kind, state_gib, promised_gib,
-        held_gib}], why}]; numbers are None where the run does not tell, and `why` says what is missing.
+        [{run, strategy, world_size, divided_by, state_gib, even_share_gib, promised_gib, held_gib,
+        sharding_effectiveness_pct, promised_effectiveness_pct, kept, kinds, why}]. divided_by is the number of ranks
+        that share divided state. state_gib is of one process without sharding; even_share_gib is state_gib /
+        world_size; held_gib is of the rank with most. The effectiveness is 100 x even share / held (or / promised).
+        kept is True within TOLERANCE_PCT of the promise, None if unknown. kinds are [{kind, state_gib, promised_gib,
+        held_gib}]. None stands for unknown numbers, and `why` names the missing facts.
     """
     return [_measure(run) for run in runs if run.is_compared and not run.is_foreign]
 
@@ -245,7 +247,7 @@ def _measure(run: RunRecord) -> dict[str, Any]:
 def _count_promised(
     run: RunRecord, promise: Held, state: Mapping[str, float], shares: int
 ) -> tuple[dict[str, float], float]:
-    """GiB by kind, and how much of the parameters is a second copy in each node."""
+    """Return GiB by kind, and how much of the parameters is a second copy in each node."""
     promised = {kind: state[kind] / (shares if kind in promise.divided else 1) for kind in STATE}
     weights, masters = _count_weights(run)
     if promise.copies:
@@ -260,7 +262,7 @@ def _count_promised(
 
 
 def _read_held(run: RunRecord) -> dict[str, float] | None:
-    """GiB of the rank that holds most; None where a rank does not tell."""
+    """Return GiB of the rank that holds most; None if a rank has no record."""
     held = [rank.get("state_memory_gib") for rank in run.ranks]
     if not held or len(held) != run.resolved.get("world_size"):
         return None
@@ -271,7 +273,7 @@ def _read_held(run: RunRecord) -> dict[str, float] | None:
 
 
 def _count_state(run: RunRecord) -> dict[str, float] | str:
-    """GiB by kind that one process holds, or what is not known."""
+    """Return GiB by kind of one process without sharding, or the missing fact."""
     every, trained = run.resolved.get("parameters"), run.resolved.get("trainable_parameters")
     width, gradients = (_find_width(run, kind) for kind in ("parameters", "gradients"))
     name = run.settings.get("optimizer")
@@ -292,20 +294,22 @@ def _count_state(run: RunRecord) -> dict[str, float] | str:
 
 
 def _count_weights(run: RunRecord) -> tuple[float, float]:
-    """GiB of all parameters, and of fp32 copies of the trained ones: part of the state where the parameters have fewer
-    bits, and something besides it where they do not."""
+    """Return GiB of all parameters, and of fp32 copies of the trained ones.
+
+    The copies are part of the state if the parameters have fewer bits, and an addition to it otherwise.
+    """
     width = _find_width(run, "parameters") or FP32
     return width * run.resolved["parameters"] / GIB, FP32 * run.resolved["trainable_parameters"] / GIB
 
 
 def _find_width(run: RunRecord, kind: str) -> int | None:
-    """Bytes of an element; of several types the narrowest, for the wider ones are copies."""
+    """Return bytes of an element; of several types the narrowest, for the wider ones are copies."""
     dtypes = [name for rank in run.ranks for name in (rank.get("dtypes") or {}).get(kind) or []]
     return min((BYTES[name] for name in dtypes), default=None) if set(dtypes) <= BYTES.keys() else None
 
 
 def _differs(held: float, promised: float, total: float) -> bool:
-    """Against the kind itself where it is large; of little things a share of the whole."""
+    """Return whether it differs: a large kind against itself, a small one against a share of the whole."""
     return abs(held - promised) > TOLERANCE_PCT / 100 * max(promised, total / 10)
 
 
@@ -315,7 +319,7 @@ def _say(promise: Held, kind: str, word: str) -> str:
 
 
 def say_sharding(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One sentence for runs that hold something else than their strategy promises; repeats share it."""
+    """Return one sentence for runs that hold something else than their strategy promises; repeats share it."""
     runs: dict[str, list[str]] = {}
     for entry in entries:
         if entry["kept"] is False:

@@ -1,11 +1,11 @@
-"""May the runs be compared? The audit: which facts differ, which of them matter, which runs are comparable.
+"""May the runs be compared? The audit: differences, their importance, and groups of comparable runs.
 
-Only runs that compute the same training may be compared: their first losses must agree, within a stated gate or within
-what repeats of one run differ by. Two runs that are equal in every fact and still learn differently do different work,
-and then their speeds answer different questions.
+Only runs that compute the same training may be compared: their first losses must agree, within a stated gate or
+within the differences of repeats. Two runs that are equal in every fact and still learn differently do different
+work, and then their speeds answer different questions.
 
-loss_agreement   losses and gradient norms of the first steps, pair by pair
-audit            fact by fact over the table of `rules`, then `split_groups` by the losses
+loss_agreement   losses and gradient norms of the first steps, pair by pair.
+audit            fact by fact over the table of `rules`, then `split_groups` by the losses.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from typing import Any
 from stratlab.compare.placement import ComparedRun
 from stratlab.compare.rules import IMPLIED, RULES, Difference, Rule
 from stratlab.compare.variants import (
+    SEED_FACTS,
     SEED_SETTING,
     UNKNOWN,
     build_variants,
     excuse,
     find_ways,
     is_way,
+    join_seeds,
     read_fact,
     read_path,
     read_task,
@@ -35,20 +37,22 @@ from stratlab.run_directory.record import RunRecord
 FIRST_STEPS = 20  # later, rounding that differs by the order of a sum has grown into another path
 FIELD = "losses of the first steps"
 GATES_PCT = {"fp32": 0.01, "bf16": 1.0, "fp16": 1.0, "bf16_native": 2.0}
-"""Of the mean loss. Half precision: those of the parity tests. fp32: ten times theirs, because rounding grows over the
-steps; strategies differed by 0.00007 % at most over 16 steps of small models on CPUs."""
+"""Percent of the mean loss. Half precision: as in the parity tests. fp32: ten times theirs, because rounding grows
+over the steps; strategies differed by 0.00007 % at most over 16 steps of small models on CPUs."""
 NOT_JUDGED = ("allowed_pct", "allowed_by", "agrees")
 NOISE_FACTOR = 2.0
-"""How much further apart than the largest distance of repeats two runs may lie: a few repeats do not show the most."""
+"""Allowed distance of two runs over the largest distance of repeats: a few repeats do not show the largest."""
 MOST_NOISE = 10.0
 """Gates. Repeats further apart than this show no noise, but that something is wrong with one of them."""
 ONLY_TALK = "NCCL_DEBUG"
-"""Variables of this kind make a library say more."""
+"""Variables of this kind make a library print more."""
 COMPARABLE, NOT_COMPARABLE = "comparable", "not comparable"
 AS_SEARCH = "comparable as a search"
-"""The verdict over runs that differ, but only in what they are meant to differ in."""
+"""The verdict over runs that differ only in settings varied on purpose."""
 UNSHOWN = "comparability not known"
 """The verdict where nothing is seen to differ, but of some runs there are only traces."""
+SEEDS = "runs of several seeds are repeats, and their losses are held against each other under each seed"
+"""Why another seed does not matter."""
 HOW = "meant to leave the training as it is: the losses are held against each other"
 """Why a varied difference does not matter."""
 ONLY_TRACES = (
@@ -65,26 +69,26 @@ LeftOut = list[dict[str, str]]
 
 @dataclass
 class Fairness:
-    """What the audit says, as report.json has it (there `pairs` are in `loss_agreement`)."""
+    """The result of the audit, as in report.json (there `pairs` are in `loss_agreement`)."""
 
     differences: list[Difference]
-    """Those that matter first. What is varied and leaves the training as it is does not matter."""
+    """The important ones first. Varied settings that do not change the training do not matter."""
     same: dict[str, Any]
     """Field -> value of the facts on which all agree."""
     groups: list[list[str]]
     """Runs without a difference that matters among them, the largest group first."""
     search_groups: list[list[str]]
-    """The same without what is varied: the runs that results may be ranked over. Of runs with equal settings whose
-    losses disagree only the larger part is in them. Empty where nothing is varied."""
+    """The groups without varied settings: results may be ranked over their runs. Of runs with equal settings whose
+    losses disagree only the larger part is included. Empty if no setting is varied."""
     verdict: str
     """COMPARABLE, AS_SEARCH, UNSHOWN or NOT_COMPARABLE."""
     reason: str
     ways: list[str]
-    """The varied settings that runs differ in and that leave the training what it is (`variants.find_ways`)."""
+    """The varied settings in which runs differ and that do not change the training (`variants.find_ways`)."""
     not_compared: LeftOut
     """The finished runs that were left out."""
     pairs: list[Pair]
-    """Those of `loss_agreement`, with what was allowed and whether they agree."""
+    """The pairs of `loss_agreement`, with the allowed difference and whether they agree."""
 
     @property
     def is_comparable(self) -> bool:
@@ -92,11 +96,11 @@ class Fairness:
 
 
 def audit(runs: Sequence[ComparedRun], pairs: Sequence[Pair], varied: Sequence[str] = ()) -> Fairness:
-    """Compares the finished runs fact by fact, and their losses, but those that are not what their name says.
+    """Compare the finished runs fact by fact, and their losses, without runs that differ from their name's promise.
 
     Args:
         pairs: of `loss_agreement`.
-        varied: settings that the runs are meant to differ in (`variants.excuse`).
+        varied: settings in which the runs differ on purpose (`variants.excuse`).
     """
     finished = [run for run in runs if run.is_compared and not run.is_foreign]
     foreign = [run for run in runs if run.is_compared and run.is_foreign]
@@ -106,9 +110,15 @@ def audit(runs: Sequence[ComparedRun], pairs: Sequence[Pair], varied: Sequence[s
         if is_way(entry, ways):
             entry.matters, entry.why = False, f"{entry.why}; {HOW}"
     alike = _groups(finished, differences)
-    groups, reference, pairs = split_groups(alike, finished, pairs)
+    parts, reference, pairs = split_groups(alike, finished, pairs)
     if finding := build_difference(alike, reference, pairs):
         differences.append(finding)
+    of_seeds = [entry for entry in differences if entry.field in SEED_FACTS and not entry.varied]
+    doubtful = {name for entry in of_seeds for name, value in entry.values.items() if value == UNKNOWN}
+    groups, is_joined = join_seeds(alike, parts, finished, doubtful)
+    for entry in of_seeds:
+        if is_joined and not doubtful and _follows_seed(entry, finished):
+            entry.matters, entry.why = False, f"{entry.why}; {SEEDS}"
     differences.sort(key=lambda entry: not entry.matters)
     others = [entry for entry in differences if entry.field != FIELD and not entry.varied]
     searched = _groups(finished, others) if varied else []
@@ -132,8 +142,16 @@ def audit(runs: Sequence[ComparedRun], pairs: Sequence[Pair], varied: Sequence[s
         groups = [*groups, *([run.name] for run in foreign)]
     meant = f"{', '.join(ways)}, which they are meant to differ in, and " if ways else ""
     reason = reason or f"nothing that matters differs, other than {meant}the strategy and what it implies"
-    search_groups = _leave_out_disagreeing(searched, alike, groups)
+    search_groups = _leave_out_disagreeing(searched, alike, parts)
     return Fairness(differences, same, groups, search_groups, verdict, reason, ways, left_out, pairs)
+
+
+def _follows_seed(entry: Difference, runs: Sequence[ComparedRun]) -> bool:
+    """Return whether all runs of one seed have the same value."""
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        values.setdefault(str(run.settings.get(SEED_SETTING)), set()).add(str(entry.values.get(run.name)))
+    return all(len(of_seed) == 1 for of_seed in values.values())
 
 
 def _compare_facts(
@@ -160,7 +178,7 @@ def _compare_facts(
 
 
 def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
-    """A rule for each setting and resolved fact that the table does not name: better asked once too often."""
+    """Yield a rule for each setting and resolved fact that the table does not name: better asked once too often."""
     listed = {rule.path[:depth] for rule in RULES if rule.source == "config" for depth in (2, 3)}
 
     def list_names(*path: str) -> list[str]:
@@ -183,7 +201,9 @@ def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
 
 
 def _groups(finished: Sequence[RunRecord], differences: Sequence[Difference]) -> list[list[str]]:
-    """Runs with equal values in everything that matters; a run with an unknown or wrong fact stands alone."""
+    """Group runs with equal values in everything that matters; a run with an unknown or wrong fact is a group of its
+    own.
+    """
     expected = {rule.field: rule.expected for rule in RULES if rule.expected is not None}
     groups: dict[str, list[str]] = {}
     for run in finished:
@@ -194,7 +214,7 @@ def _groups(finished: Sequence[RunRecord], differences: Sequence[Difference]) ->
 
 
 def _is_silent(entry: Difference, foreign: Sequence[RunRecord]) -> bool:
-    """Whether it is only not known that the fact is the same, because traces do not tell it."""
+    """Return whether the only problem is an unknown value, because traces do not contain the fact."""
     unknown = {name for name, value in entry.values.items() if value == UNKNOWN}
     known = {str(value) for value in entry.values.values() if value != UNKNOWN}
     return bool(unknown) and unknown <= {run.name for run in foreign} and len(known) < 2
@@ -203,7 +223,7 @@ def _is_silent(entry: Difference, foreign: Sequence[RunRecord]) -> bool:
 def _judge_varied(
     finished: Sequence[RunRecord], differences: Sequence[Difference], left_out: LeftOut, varied: Sequence[str]
 ) -> tuple[str, str]:
-    """Verdict and reason over runs that differ and are meant to."""
+    """Return verdict and reason for runs that differ on purpose."""
     named = {name for entry in differences for name in entry.causes}
     asked = [name for name in (*varied, SEED_SETTING) if name in named]
     meant = f"the runs differ in {', '.join(asked)}, as they are meant to" if asked else ""
@@ -214,7 +234,7 @@ def _judge_varied(
 
 
 def _reason(finished: Sequence[RunRecord], differences: Sequence[Difference], left_out: LeftOut) -> str:
-    """Why the runs are not comparable; "" where they are."""
+    """Return why the runs are not comparable; "" if they are."""
     if len(finished) < 2:
         others = ", ".join(f"{entry['run']} ({entry['why']})" for entry in left_out)
         count = f"{len(finished)} finished run{' to compare' if others else ''}; a comparison needs two"
@@ -232,8 +252,10 @@ def _reason(finished: Sequence[RunRecord], differences: Sequence[Difference], le
 def _leave_out_disagreeing(
     searched: Sequence[Sequence[str]], alike: Sequence[Sequence[str]], groups: Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """Without the runs whose losses disagree with most of those with the same settings, and without all where there is
-    no most: nobody knows then which of them trained as told."""
+    """Leave out runs whose losses disagree with the majority of the runs with the same settings.
+
+    Without a majority all of them are left out, because the correct run is unknown.
+    """
     kept = set()
     for same in alike:
         parts = sorted((part for part in groups if set(part) <= set(same)), key=len, reverse=True)
@@ -244,23 +266,23 @@ def _leave_out_disagreeing(
 
 
 def say_degenerate(missing: Sequence[str]) -> str:
-    """Why a run is left out: `degenerate: lacks data, tensor parallelism`."""
+    """Return why a run is left out: `degenerate: lacks data, tensor parallelism`."""
     return f"degenerate: lacks {', '.join(missing) or 'a kind of'} parallelism"
 
 
 def split_groups(
     groups: Sequence[Sequence[str]], runs: Sequence[ComparedRun], pairs: Sequence[Pair]
 ) -> tuple[list[list[str]], dict[str, str], list[Pair]]:
-    """Divides groups of runs with equal facts into those whose losses agree.
+    """Divide groups of runs with equal facts into groups whose losses agree.
 
     Args:
         groups: names of runs; repeats of one run with another seed are in other groups.
         pairs: of `loss_agreement`.
 
     Returns:
-        the groups, the largest first; run -> the run of its group that the others were held against; and the pairs with
-        allowed_pct, allowed_by (a sentence) and agrees (None where a loss is not recorded), all None for runs that
-        other facts keep apart.
+        the groups, the largest first; run -> the reference run of its group; and the pairs. A pair has allowed_pct,
+        allowed_by (a sentence) and agrees (None if a loss is not recorded), all None for runs that other facts keep
+        apart.
     """
     by_name = {run.name: run for run in runs}
     judged = {frozenset(pair["runs"]): {**pair, **dict.fromkeys(NOT_JUDGED)} for pair in pairs}
@@ -282,10 +304,10 @@ def split_groups(
 def build_difference(
     groups: Sequence[Sequence[str]], reference: Mapping[str, str], pairs: Sequence[Pair]
 ) -> Difference | None:
-    """The finding of the audit if the losses divide a group, else None.
+    """Return the finding of the audit if the losses divide a group, else None.
 
     Args:
-        groups: as they were before; the others as `split_groups` gives them.
+        groups: before the division; the others are results of `split_groups`.
     """
     if all(len({reference[name] for name in group}) == 1 for group in groups):
         return None
@@ -316,8 +338,10 @@ def _find_allowed(runs: Sequence[ComparedRun], pairs: Sequence[Pair]) -> tuple[f
 
 
 def _divide(group: Sequence[str], agree: set[frozenset[str]]) -> list[tuple[str, list[str]]]:
-    """Parts in which everybody agrees with one run, named first: the one with whom most agree. Agreeing does not carry
-    over from one pair to the next, so nobody is let in by a chain of neighbours."""
+    """Return parts whose runs all agree with the part's first run: the one with most agreeing runs.
+
+    Agreement of two pairs does not imply the third, so a chain of neighbours does not join a part.
+    """
     left, parts = list(group), []
     while left:
         friends = {name: [other for other in left if frozenset((name, other)) in agree] for name in left}
@@ -328,14 +352,14 @@ def _divide(group: Sequence[str], agree: set[frozenset[str]]) -> list[tuple[str,
 
 
 def loss_agreement(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """Largest difference of the training losses over the first steps, and of the first gradient norm.
+    """Return the largest difference of the training losses over the first steps, and of the first gradient norm.
 
     Returns:
-        first_steps: how many steps are looked at.
-        pairs: [{runs: [a, b], steps: how many both have, max_abs_loss_difference, max_rel_loss_difference (to the loss
-            of the step), loss_difference_pct (the largest one, relative to the mean loss of these steps),
-            first_grad_norm_difference}]; None where a run lacks the numbers. What is allowed, and whether they agree,
-            is added by `split_groups`.
+        first_steps: the number of compared steps.
+        pairs: [{runs: [a, b], steps, max_abs_loss_difference, max_rel_loss_difference, loss_difference_pct,
+            first_grad_norm_difference}]; None if a run lacks the numbers. Both runs have these steps. The relative
+            difference is to the loss of the step, the percentage to the mean loss of these steps. `split_groups` adds
+            the allowed difference, and whether they agree.
         max_abs_loss_difference, max_grad_norm_difference: over all pairs, or None.
     """
     pairs = [_pair(a, b) for a, b in combinations([run for run in runs if run.status == "finished"], 2)]

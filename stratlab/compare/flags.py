@@ -1,8 +1,8 @@
-"""What weakens the step times of a comparison: one flag per cause, with its runs and their numbers.
+"""Weaknesses of a comparison's step times: one flag per cause, with its runs and their numbers.
 
-unequal_warm_up    the cuts before the timed steps differ by more than the rule's own scatter
-few_timed_steps    a median of so few steps can be chance
-busy_machine       other work had processors that the run waited for; on a CPU its times are then not comparable
+unequal_warm_up    the cuts before the timed steps differ by more than the rule's own scatter.
+few_timed_steps    a median of few steps can be chance.
+busy_machine       other work had processors that the run waited for; on a CPU its times are then not comparable.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ FEW_TIMED_STEPS = "few_timed_steps"
 BUSY_MACHINE = "busy_machine"
 UNEQUAL_TIMES = 2.0
 UNEQUAL_STEPS = 10
-"""Two batches of MSER-5. Both must be exceeded: of steady steps alone the rule cuts a few batches now and then."""
+"""Two batches of MSER-5. Both must be exceeded: even with steady steps the rule cuts a few batches now and then."""
 BUSY_PCT = 10.0
-"""Of the time (pressure), or of the machine's processors."""
+"""Percent of the time (pressure), or of the machine's processors."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One weakness. `values`: of `measure`, of the runs that it is about; `times_comparable`: in spite of it."""
+    """One weakness. `values`: of `measure`, of the runs that it is about; `times_comparable`: the times still are."""
 
     flag: str
     runs: list[str]
@@ -36,14 +36,14 @@ class Flag:
 
 
 def build_flags(rows: Rows) -> list[dict[str, Any]]:
-    """Of the runs that are compared, as report.json has them; a flag that no run has is absent."""
+    """Return the flags of the compared runs, as in report.json; flags without runs are absent."""
     compared = [row for row in rows if row.is_compared and not row.is_foreign]
     found = (_flag_warm_up(compared), _flag_few_steps(compared), *_flag_busy(compared))
     return [asdict(flag) for flag in found if flag]
 
 
 def list_busy(rows: Rows) -> list[str]:
-    """Runs on a CPU whose times are not comparable."""
+    """Return the runs on a CPU whose times are not comparable."""
     return [row.run for row in rows if row.device_type == "cpu" and _find_load(row)[1] > BUSY_PCT]
 
 
@@ -65,7 +65,7 @@ def _flag_few_steps(rows: Rows) -> Flag | None:
 
 
 def _flag_busy(rows: Rows) -> list[Flag]:
-    """One for each way in which it was measured."""
+    """Return one flag per measurement of the load."""
     loads: dict[str, dict[str, float]] = {}
     for row in rows:
         measure, pct = _find_load(row)
@@ -79,7 +79,7 @@ def _flag_busy(rows: Rows) -> list[Flag]:
 
 
 def _find_load(row: RunRow) -> tuple[str, float]:
-    """The pressure on the run's own control group; where the system does not tell it, the CPU time of others."""
+    """Return the pressure on the run's own control group; if the system does not report it, the CPU time of others."""
     if row.cpu_pressure_pct is not None:
         return "cpu_pressure_pct", row.cpu_pressure_pct
     return "other_cpu_pct", row.other_cpu_pct or 0.0

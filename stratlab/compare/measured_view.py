@@ -1,7 +1,7 @@
-"""The parts of the page that show what was measured: speed, memory, traces, layouts; and where the runs' own files are.
+"""The parts of the page about measurements: speed, memory, traces, layouts; and the places of the runs' own files.
 
-Each function builds sections from the rows of the report; `build_run_files` links to pages, traces and logs beside the
-page and to MLflow, and `lead_back` leads from there to the page.
+Each function builds sections from the rows of the report. `build_run_files` links to the runs' pages, traces and logs
+and to MLflow, and `lead_back` links from there to the page.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from stratlab.compare.causes import COLLECTIVES
 from stratlab.compare.fairness import say_degenerate
 from stratlab.compare.placement import STATE
 from stratlab.compare.run_rows import PHASES, Rows, RunRow
+from stratlab.compare.winners import choose_memory
 from stratlab.drawing import (
     HALF,
     Column,
@@ -41,6 +42,7 @@ from stratlab.run_directory.outcome import TRACED
 from stratlab.run_directory.places import MERGED, find_page, find_rank_logs, find_rank_traces, is_beside
 from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import find_run_page
+from stratlab.wording import fit_unit, format_count, format_range, name_few
 
 HTA_BADGES = {"ok": "good", "unsupported": "plain", "failed": "bad"}
 STATUS_BADGES = {
@@ -53,6 +55,8 @@ STATUS_BADGES = {
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 """Outermost first, as the ranks are laid out."""
 MIB = 2**20
+MOST_ROWS = 12
+"""Ranks whose phases are all listed."""
 HELD = {"parameters": "parameter", "gradients": "gradient", "optimizer state": "optimizer"}
 FORESEEN = {"parameters": "parameters", "gradients": "gradients", "optimizer state": "optimizer"}
 REST = "activations and the rest"
@@ -60,7 +64,7 @@ HELD_COLOURS = {**dict(zip(HELD, range(3), strict=True)), REST: 15}
 
 
 def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
-    """Throughput, step times and their parts, with the band of the repeats."""
+    """Build throughput, step times and their parts, with the band of the repeats."""
     is_text = any(row.task == "text" for row in rows)
     tokens: Columns = [
         Column("tokens_per_s", "tokens", "per s", 0),
@@ -91,7 +95,8 @@ def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
     bars = {row.run: {phase: getattr(row, f"{phase}_ms_p50") for phase in PHASES} for row in _finished(rows)}
     html += subtitle("By phase") + stacked_bars(bars, "ms per step", PHASE_COLOURS)
     html += note("Medians of the phases; their sum need not be the median of the whole step.")
-    return Section("Speed", html, folded=True)
+    told = format_range((row.step_time_ms_p50 for row in rows), "ms a step")
+    return Section("Speed", html, folded=True, result=told)
 
 
 def _show_status(row: RunRow) -> Markup:
@@ -104,8 +109,9 @@ def _finished(rows: Rows) -> list[RunRow]:
 
 
 def build_use(rows: Rows) -> list[Section]:
-    """How long an epoch and a target took, what the GPUs used for it and how busy and hot they were; nothing where no
-    run knows any of it."""
+    """Show the time of an epoch and a target, the GPUs' energy, utilisation and temperature; empty without such
+    numbers.
+    """
     columns = [
         Column("train_time_s", "training", "s", 1),
         Column("epoch_time_s", "epoch", "s", 2),
@@ -119,11 +125,15 @@ def build_use(rows: Rows) -> list[Section]:
     if not any(column.key != "train_time_s" for column in known):
         return []
     remark = note(NOTES.use)
-    return [Section("Time, energy and use", html_table(rows, ["run", *known]) + remark, folded=True)]
+    html, told = (
+        html_table(rows, ["run", *known]) + remark,
+        format_range((row.train_time_s for row in rows), "s", 1),
+    )
+    return [Section("Time, energy and use", html, folded=True, result=f"training {told}" if told else "")]
 
 
 def build_memory_table(rows: Rows) -> Section:
-    """What a rank holds, counted, and the peaks."""
+    """Show a rank's counted memory, and the peaks."""
     columns: list[Column | str] = [
         "run",
         Column("parameter_memory_gib", "parameters", "GiB"),
@@ -144,11 +154,22 @@ def build_memory_table(rows: Rows) -> Section:
             Column("forecast_memory_deviates", "outside its band, most in"),
         ]
     remark = note(NOTES.memory)
-    return Section("Memory in numbers", html_table(rows, columns) + remark, folded=True)
+    html = html_table(rows, columns) + remark
+    return Section("Memory by part", html, folded=True, result=_say_memory(rows))
+
+
+def _say_memory(rows: Rows) -> str:
+    """`fsdp 1.05, ddp 1.8 GiB`: the least and the most."""
+    key = choose_memory(_finished(rows))
+    known = sorted((size, row.run) for row in _finished(rows) if (size := getattr(row, key)))
+    factor, unit = fit_unit(size for size, _ in known)
+    ends = dict.fromkeys([known[0], known[-1]] if known else [])
+    said = ", ".join(f"{run} {size * factor:.3g}" for size, run in ends)
+    return f"{said} {unit}" if said else "not recorded"
 
 
 def build_memory(rows: Rows, runs: Sequence[RunRecord]) -> Section:
-    """What a rank holds, by cause: predicted above measured where a run was predicted."""
+    """Show a rank's memory, by cause: predicted above measured if the run has a prediction."""
     summaries = {run.name: run.summary for run in runs}
     bars: dict[str, dict[str, float | None]] = {}
     errors = []
@@ -182,7 +203,7 @@ def build_memory(rows: Rows, runs: Sequence[RunRecord]) -> Section:
 
 
 def build_traces(rows: Rows) -> list[Section]:
-    """Communication and idle time, as the traces of each run show them; and what Holistic Trace Analysis could do."""
+    """Show communication and idle time from the traces of each run, and the analyses of Holistic Trace Analysis."""
     analysed = [row for row in rows if row.status in ("finished", TRACED) and row.trace_source]
     if not analysed:
         return [Section("Recorded steps", nothing="no run has analysed traces")]
@@ -208,24 +229,30 @@ def build_traces(rows: Rows) -> list[Section]:
                 "reason": why,
                 "runs": names,
             }
-            for (what, status, why), names in ((key, ", ".join(found)) for key, found in ran.items())
+            for (what, status, why), names in ((key, name_few(found)) for key, found in ran.items())
         ]
         table = html_table(shown, ["analysis", "status", "reason", "runs"])
         html += details("Holistic Trace Analysis: what ran", table)
     phases = [{"run": row.run, "rank": rank, **p} for row in rows for rank, p in row.phases_present.items()]
+    if len(phases) > MOST_ROWS:
+        phases = [row for row in phases if not all(row[phase] for phase in PHASES)]  # those that lack one
     if phases:
         html += details("Phases found in the traces", html_table(phases, ["run", "rank", *PHASES]))
     hta = Section("Holistic Trace Analysis", nothing="unsupported by the traces of all runs")
-    return [Section("Recorded steps", html, folded=True), *([hta] if silent else [])]
+    told = format_range((row.comm_exposed_pct for row in analysed), "%", 0)
+    told = f"exposed communication {told}" if told else ""
+    return [Section("Recorded steps", html, folded=True, result=told), *([hta] if silent else [])]
 
 
 def build_layouts(rows: Rows) -> list[Section]:
-    """One section with every finished run, where one of them has a layout."""
+    """Build one section with every finished run, if a run has a layout."""
     shown = _finished(rows)
     if not any(row.layout for row in shown):
         return []
     html = _list_layouts(shown) + _compare_bubbles(shown) + _split_bytes(shown) + _list_stages(shown)
-    return [Section("Layouts", html, folded=True)]
+    return [
+        Section("Layouts", html, folded=True, result=", ".join(row.layout for row in shown if row.layout))
+    ]
 
 
 def _list_layouts(rows: Rows) -> Markup:
@@ -244,19 +271,22 @@ def _list_layouts(rows: Rows) -> Markup:
 
 
 def _compare_bubbles(rows: Rows) -> Markup:
-    """Measured in the traces beside (pp - 1) / (m + pp - 1), of pipelines alone."""
+    """Compare the bubble in the traces with that of equal stages, only for pipelines."""
     piped = [row for row in rows if (row.pp or 1) > 1]
     if not piped:
         return Markup("")
     columns: Columns = [
         *("run", "pp", Column("pp_schedule", "schedule"), Column("grad_accum_steps", "micro-batches")),
-        *(Column("bubble_pct", "bubble", "%", 1), Column("bubble_ideal_pct", "ideal", "%", 1)),
+        *(
+            Column("bubble_pct", "bubble, at least", "%", 1),
+            Column("bubble_ideal_pct", "of equal stages", "%", 1),
+        ),
         Column("trace_source", "events"),
     ]
     bars: dict[str, dict[str, float | None]] = {}
     for row in piped:
-        bars[f"{row.run}: measured"] = {"measured": row.bubble_pct}
-        bars[f"{row.run}: ideal"] = {"ideal": row.bubble_ideal_pct}
+        bars[f"{row.run}: seen"] = {"seen, at least": row.bubble_pct}
+        bars[f"{row.run}: equal stages"] = {"of equal stages": row.bubble_ideal_pct}
     remark = note(NOTES.bubble)
     table = html_table(piped, columns)
     return subtitle("Pipeline bubble") + table + stacked_bars(bars, "% of the step") + remark
@@ -320,10 +350,10 @@ HOLD = "Links to files hold while this page lies where it was written, beside it
 
 
 def build_run_files(runs: Sequence[RunRecord], page_folder: Path | None) -> Section:
-    """One line per run.
+    """Return one line per run.
 
     Args:
-        page_folder: where the page will lie; None = not on a disk, so that it can link to no file.
+        page_folder: the page's folder; None = not on a disk, so that links to files are left out.
     """
     rows = [{"run": run.name, **_link(run, page_folder)} for run in runs]
     known = [key for key in COLUMNS if any(row[key] for row in rows)]
@@ -331,11 +361,12 @@ def build_run_files(runs: Sequence[RunRecord], page_folder: Path | None) -> Sect
         return Section(TITLE, nothing=NOTHING)
     html = html_table(rows, ["run", *(Column(key, COLUMNS[key]) for key in known)])
     remarks = [PERFETTO] * ("traces" in known) + [HOLD] * (known != ["mlflow"])
-    return Section(TITLE, html + note(only_here(" ".join(remarks))) if remarks else html, folded=True)
+    html += note(only_here(" ".join(remarks))) if remarks else Markup("")
+    return Section(TITLE, html, folded=True, result=format_count(len(rows), "run"))
 
 
 def _link(run: RunRecord, page_folder: Path | None) -> dict[str, Markup | None]:
-    """By the keys of COLUMNS; None where there is nothing to lead to."""
+    """Return the links by the keys of COLUMNS; None without a target."""
     address = find_run_page(run.tracking_uri, run.mlflow_experiment_id, run.mlflow_run_id)
     server = {"mlflow": link("run", address) if address else None}
     if page_folder is None or not is_beside(run.folder, page_folder):
@@ -352,7 +383,7 @@ def _link(run: RunRecord, page_folder: Path | None) -> dict[str, Markup | None]:
 
 
 def lead_back(runs: Sequence[RunRecord], page: Path) -> None:
-    """Leads from the pages of the runs to that of their comparison. One that cannot be written stays as it is."""
+    """Link the pages of the runs to their comparison's page. A page that cannot be written stays unchanged."""
     for run in runs:
         there = find_page(run.folder)
         if not there.is_file() or not is_beside(run.folder, page.parent):
@@ -365,5 +396,5 @@ def lead_back(runs: Sequence[RunRecord], page: Path) -> None:
                 temporary.write_text(changed, encoding="utf-8")
                 os.replace(temporary, there)
         except (OSError, UnicodeDecodeError):
-            with contextlib.suppress(OSError):  # where nothing can be written nothing is left either
+            with contextlib.suppress(OSError):  # without write access there is no temporary file either
                 temporary.unlink()

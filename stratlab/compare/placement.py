@@ -1,7 +1,7 @@
-"""Where a run was at work: its layout over the processes, its nodes and GPUs, and which other runs were beside it.
+"""The place of a run: its layout over the processes, its nodes and GPUs, and other runs at the same time.
 
-build_layout    axes, what its name promises, bytes over each axis, what each stage of a pipeline holds
-apply_place     facts that follow from more than one file or run: they make a `RunRecord` a `ComparedRun`
+build_layout    axes, the promise of its name, bytes over each axis, the memory of each pipeline stage.
+apply_place     facts that need more than one file or run: they turn a `RunRecord` into a `ComparedRun`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from stratlab.run_directory.record import RunRecord
 STATE = ("parameters", "gradients", "optimizer")
 PEAKS = ("peak_memory_gib", "peak_host_memory_gib")
 KINDS = {"pp": "pp_schedule", "cp": "cp_method"}
-"""Axis -> the setting that says how it works; nobody has it at size 1."""
+"""Axis -> the setting of its method; absent at size 1."""
 FULL_CLOCK_PCT = 95.0
 """A GPU that reached this share of its highest clock at least once was not held below it."""
 CLOCK_CLASS_PCT = 5.0
-"""GPUs that were held lower are told apart in steps of this."""
+"""Steps by which GPUs with lower clocks are distinguished."""
 SLOWED_PCT = 1.0
-"""Of the seconds of a run: heat or a power brake for longer than this matters."""
+"""Percent of the seconds of a run: heat or a power brake for longer than this matters."""
 Window = tuple[float, float]
 """Seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class RunPlacement:
-    """Where and when a run was at work; None where it does not tell."""
+    """The nodes and times of a run; None if unknown."""
 
     nodes: list[str] | None = None
     """Names of the machines, sorted."""
@@ -46,21 +46,21 @@ class RunPlacement:
 
 @dataclass(frozen=True, repr=False)
 class ComparedRun(RunRecord):
-    """A run among those that it is compared with."""
+    """A run with facts from the other compared runs."""
 
     place: RunPlacement = RunPlacement()
     tuning: str = ""
-    """Of `run_sources.apply_tuning`; "" = nothing is known of a tuning."""
+    """Of `run_sources.apply_tuning`; "" = no tuning is known."""
 
 
 def build_layout(run: RunRecord) -> dict[str, Any]:
-    """The layout of one run, as fields of `RunRow`; None or empty where the strategy has none.
+    """Return the layout of one run, as fields of `RunRow`; None or empty for strategies without one.
 
     Returns:
         layout (pp2.dp2.tp2+sp), dimensions, degenerate, missing_dimensions, sequence_parallel, layout_reason,
-        pp_schedule and cp_method (of an axis above 1), wire_bytes_per_axis {axis: bytes that the busiest rank sends in
-        a step}, collectives_per_axis {axis: {collective: calls of the rank with most in a step}}, and stages: see
-        `build_stages`.
+        pp_schedule and cp_method (of an axis above 1), and stages: see `build_stages`. wire_bytes_per_axis is {axis:
+        bytes that the busiest rank sends in a step}. collectives_per_axis is {axis: {collective: calls of the rank
+        with most in a step}}.
     """
     layout, sent = _mapping(run.resolved.get("layout")), _mapping(run.summary.get("wire_bytes_per_axis"))
     axes = _mapping(run.resolved.get("axes"))
@@ -81,11 +81,11 @@ def build_layout(run: RunRecord) -> dict[str, Any]:
 
 
 def build_stages(ranks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the ranks of each stage of the pipeline hold: the rank with most of each.
+    """Return the memory of each stage of the pipeline: of the rank with most.
 
     Returns:
         [{stage, ranks, parameters, gradients, optimizer, state (GiB), peak_memory_gib, peak_host_memory_gib}]; None
-        where a rank does not tell.
+        if a rank has no record.
     """
     by_stage: dict[int, list[Mapping[str, Any]]] = {}
     for rank in ranks:
@@ -117,7 +117,7 @@ def _count_collectives(ranks: Sequence[Mapping[str, Any]]) -> dict[str, dict[str
 
 
 def _largest(values: Iterable[Any]) -> float | None:
-    """None where one of them is not known: it could be the largest."""
+    """Return the largest, or None if one of them is unknown, because it could be the largest."""
     known = list(values)
     return max(known) if known and all(map(is_number, known)) else None
 
@@ -127,7 +127,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def apply_place(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
-    """The runs with their `place`."""
+    """Return the runs with their `place`."""
     return [
         replace(run, place=_read_place(run, [other for other in runs if other is not run])) for run in runs
     ]
@@ -147,7 +147,10 @@ def _read_place(run: RunRecord, others: Sequence[RunRecord]) -> RunPlacement:
 
 
 def _find_beside(run: RunRecord, others: Sequence[RunRecord]) -> str | None:
-    """A run that has begun elsewhere, or when this one had made its last step, has taken nothing from it."""
+    """Return another run on the same nodes at the same time.
+
+    A run that began on other nodes, or after this run's last step, has not taken resources from it.
+    """
     nodes, steps = _read_nodes(run), _find_steps(run)
     if nodes is None or not steps:
         return None
@@ -164,7 +167,7 @@ def _find_beside(run: RunRecord, others: Sequence[RunRecord]) -> str | None:
 
 
 def _read_nodes(run: RunRecord) -> set[str] | None:
-    """Of all attempts; None if one of them does not tell."""
+    """Return the nodes of all attempts; None if one of them has no record."""
     started = [line.get("nodes") for line in run.attempts if line["event"] == "started"]
     if not started or not all(isinstance(nodes, list) and nodes for nodes in started):
         return None
@@ -172,7 +175,9 @@ def _read_nodes(run: RunRecord) -> set[str] | None:
 
 
 def _find_steps(run: RunRecord) -> list[Window]:
-    """From the beginning of the first step that was written to the end of the last one; without any, its lives."""
+    """Return the time from the start of the first written step to the end of the last; without steps, of the
+    attempts.
+    """
     lines = [line for line in run.metrics if line["kind"] == "train"]
     if not lines:
         return _find_lives(run)
@@ -183,7 +188,7 @@ def _find_steps(run: RunRecord) -> list[Window]:
 
 
 def _find_lives(run: RunRecord) -> list[Window]:
-    """From start to end of each attempt; one that has not ended lives as long as it has written."""
+    """Return start and end of each attempt; an unfinished one ends at its last line."""
     last = max([line["t"] for line in run.metrics], default=0.0)
     ends = [*(line["t"] for line in run.attempts[1:]), None]
     return [
@@ -198,7 +203,7 @@ def _overlap(a: Window, b: Window) -> bool:
 
 
 def _read_gpus(run: RunRecord) -> tuple[str | None, str]:
-    """`clock` and `slowed` of the place."""
+    """Return `clock` and `slowed` of the place."""
     gpus = [rank["gpu"] for rank in run.ranks if isinstance(rank.get("gpu"), dict)]
     if len(gpus) != len(run.ranks) or not gpus:
         return "no GPU" if run.resolved.get("device_type") == "cpu" else None, "none seen"

@@ -1,8 +1,8 @@
-"""Where else a comparison goes and comes from: its report beside the runs in MLflow, and out of a pod on a cluster.
+"""Publish a comparison in MLflow, and compare in a pod on a cluster.
 
-log_for_user         one MLflow run of the runs' experiment, of the kind `comparison`, holds the report. Everything is
-                     on disk before; a server that is away costs seconds and a sentence.
-compare_on_cluster   compares where the runs are, in a pod that mounts the results; the report comes through its log
+log_for_user         one MLflow run of the runs' experiment, of the kind `comparison`, holds the report. The files are
+                     on disk before; an unreachable server takes some seconds and prints a warning.
+compare_on_cluster   compares in a pod that mounts the results; the report is copied through its log.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ from typing import TYPE_CHECKING, Any
 from stratlab import tracking as runs_page
 from stratlab.cluster import ClusterError
 from stratlab.cluster.pod_template import PodRequest
+from stratlab.compare.answers import Answer, name_answers, say_answer
+from stratlab.compare.causes import format_ms
 from stratlab.compare.efficiency import say_sharding
 from stratlab.compare.report_files import FILES
 from stratlab.compare.run_sources import KIND, KIND_TAG, is_comparison, list_runs
 from stratlab.compare.search_ranking import say_search
+from stratlab.compare.summary_view import name_configurations
+from stratlab.compare.trust import judge_trust
 from stratlab.compare.winners import BY_KEY
 from stratlab.drawing import drop_file_links
 from stratlab.machine import explain_untrusted, name_program, shorten
@@ -37,6 +41,7 @@ from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import describe_redirect, find_redirect, impatient, is_of_this_machine, open_directly
 from stratlab.tracking_server import run_server
 from stratlab.user_error import NothingThere, UserError
+from stratlab.wording import format_count
 from stratlab_spec.mlflow_run import NOTE, OWN, build_note, may_describe
 
 if TYPE_CHECKING:
@@ -89,19 +94,7 @@ def compare_on_cluster(
     options: Sequence[str] = (),
     certificates: str = "",
 ) -> dict[str, Any]:
-    """Compares the runs in `<mount>/<comparison>` on the claim; the report is there afterwards, and in `output`.
-
-    Args:
-        options: of `stratlab compare`, passed on.
-        certificates: of MLflow's authority, as the runs name them.
-
-    Returns:
-        the content of report.json.
-
-    Raises:
-        UserError: there is no such comparison, or `output` holds something else than a report.
-        ClusterError: the pod could not do it, or the report did not arrive whole.
-    """
+    """Compare the runs in `<mount>/<comparison>` on the claim; the report is written there, and into `output`."""
     if not NAME.fullmatch(comparison):
         raise UserError(
             f"{comparison}: with --on-cluster give the name of a comparison, not a folder [SL-on-cluster-name]"
@@ -139,7 +132,7 @@ def compare_on_cluster(
 
 
 def find_mlflow(said: str, namespace: str) -> list[str]:
-    """What the pod has said of MLflow: that the report is there, as this machine reaches it, or why it is not."""
+    """Read the pod's output about MLflow: the report's address from this machine, or why it is missing."""
     found, forward = [], ""
     for line in said.splitlines():
         if line.startswith(NOT_THERE):
@@ -154,15 +147,15 @@ def find_mlflow(said: str, namespace: str) -> list[str]:
 
 
 def build_options(asked: Mapping[str, str | float | None]) -> list[str]:
-    """`--name=value` of each that was given: in one word, so that no value is taken for an option."""
+    """Return `--name=value` of each set option: in one word, so that no value is taken for an option."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]
 
 
 def unpack_payload(payload: bytes) -> dict[str, bytes]:
-    """File -> content of the report that came through the log.
+    """Return file -> content of the report in the log.
 
     Raises:
-        ClusterError: it is not whole, or not a report.
+        ClusterError: it is incomplete, or not a report.
     """
     head, _, lines = payload.partition(b"\n")
     try:
@@ -184,13 +177,13 @@ def unpack_payload(payload: bytes) -> dict[str, bytes]:
                 files[str(Path(*path.parts[1:]))] = content.read()
     if "report.json" not in files or "report.html" not in files:
         raise ClusterError(
-            f"what arrived is no report: {', '.join(sorted(files)) or 'no file'} [SL-report-not-one]"
+            f"the pod did not send a report, but: {', '.join(sorted(files)) or 'no file'} [SL-report-not-one]"
         )
     return files
 
 
 def write_report_folder(files: dict[str, bytes], output: Path) -> None:
-    """Each file whole or not at all; what else is in `output` stays: it may be where somebody works."""
+    """Write each file whole or not at all; other files in `output` stay, because users may work there."""
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output, prefix=".report.") as temporary:
         for number, (name, content) in enumerate(files.items()):
@@ -202,7 +195,7 @@ def write_report_folder(files: dict[str, bytes], output: Path) -> None:
 
 
 def check_output(output: Path) -> None:
-    """Before a pod is started: only a report may be replaced.
+    """Check before a pod is started that only a report is replaced.
 
     Raises:
         UserError: `output` is something else.
@@ -211,7 +204,7 @@ def check_output(output: Path) -> None:
         return
     is_report = all((output / name).is_file() for name in ("report.json", "comparison.csv"))
     if not is_report and not (output.is_dir() and not any(output.iterdir())):
-        raise UserError(f"--output {output}: is there, and is no report of a comparison [SL-output-taken]")
+        raise UserError(f"--output {output}: exists, and is not a report of a comparison [SL-output-taken]")
 
 
 def _last_line(text: str) -> str:
@@ -222,9 +215,13 @@ def _tail(said: str, termination: str) -> str:
     return "\n".join(said.splitlines()[-15:]) or termination
 
 
-COMPARED = "\n\n---\n\n"
-"""In the description of a run, before what its comparison has found."""
+COMPARED = "\n\n[//]: # (compared)\n\n"
+"""In the description of a run, around what its comparison has found: a comment, which no page shows."""
+OLDER = "\n\n---\n\n"
+"""The same before version 0.2, at the end."""
 ANSWER_S = 3.0
+SHORT_WHY = 30
+"""Letters of a reason that fits into the first line."""
 
 
 def log_for_user(
@@ -235,21 +232,21 @@ def log_for_user(
     tracking_uri: str,
     store: Path | None,
 ) -> str:
-    """Log the report to the server of the runs; return the sentence to print, empty where no server is known.
+    """Log the report to the server of the runs; return the sentence to print, empty if no server is known.
 
     Args:
-        experiment: its name; None = that of the comparison.
-        tracking_uri: of the server; empty = the one that the runs were sent to, if it is one and the same.
+        experiment: its name; None = the comparison's.
+        tracking_uri: of the server; empty = the runs' own server, if all have the same.
         store: of a rehearsal, instead: its server runs meanwhile.
 
     Raises:
-        UserError, ServerFailed: the store is none, or its server does not start.
+        UserError, ServerFailed: the store is invalid, or its server does not start.
     """
     name = experiment or str(report["comparison"])
     if store:
         if not (store / "mlflow.db").is_file():
             raise UserError(
-                f"--mlflow {store}: holds no mlflow.db, name the --mlflow folder of a rehearsal [SL-mlflow-no-store]"
+                f"--mlflow {store}: mlflow.db is missing, name the --mlflow folder of a rehearsal [SL-mlflow-no-store]"
             )
         with run_server(store, progress=lambda text: print(text, file=sys.stderr, flush=True)) as uri:
             return log_to_store(report, folder, uri, store, name)
@@ -271,7 +268,7 @@ def log_for_user(
 def log_to_store(
     report: Mapping[str, Any], folder: Path, uri: str, store: Path, experiment: str | None = None
 ) -> str:
-    """To the server at `uri`, which serves a rehearsal's store for a while; the sentence to print."""
+    """Log to the server at `uri`, which serves a rehearsal's store for a while; return the sentence to print."""
     name = experiment or str(report["comparison"])
     try:
         places = log_comparison(report, folder, uri, name)
@@ -284,20 +281,20 @@ def log_to_store(
 
 @dataclass(frozen=True)
 class Places:
-    """Pages of a server, behind its address."""
+    """Pages of a server, relative to its address."""
 
     report: str
     charts: str
     note: str
-    """A sentence on runs that an older version has sent, "" = there are none."""
+    """A sentence on runs that an older version has sent, or ""."""
 
 
 class NotLogged(Exception):
-    """Why a report is not in MLflow. It is on the disk all the same."""
+    """Why a report is not in MLflow. It is still on the disk."""
 
 
 def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, experiment: str) -> Places:
-    """Logs the files in `folder`; a second comparison replaces them in the same run.
+    """Log the files in `folder`; a second comparison replaces them in the same run.
 
     Raises:
         NotLogged: the server does not answer, refuses, or has no such experiment.
@@ -319,25 +316,52 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
 
 
 def describe(report: Mapping[str, Any]) -> str:
-    """The answer in Markdown: the verdict, who is best in what, and why the others are slower."""
-    headline = report["headline"]
+    """Return the answer in Markdown: the best by each measure, whether to trust it, and why the others are slower."""
+    report = name_configurations(report)
+    headline, trust = report["headline"], judge_trust(report)
     won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
     # MLflow shows the first line of it until a reader asks for more
-    lines = [f"**{headline['verdict']}**; {', '.join(won) or 'no run is best'}; {headline['reason']}"]
+    short = [f"{each.question.rstrip('?')}: {_name(each)}" for each in name_answers(report)]
+    lines = ["; ".join(short)] * bool(short)
+    lines += [f"{say_answer(report)} **Fair? {trust.answer}**: {trust.say()}."]
+    lines.append(f"**{headline['verdict']}**: {headline['reason']}; best: {', '.join(won) or 'none named'}")
     lines += [f"* {answer}" for answer in headline["answers"]]
-    also = [*say_search(report["search"]), *say_sharding(report["sharding"]), *report["remarks"]]
+    also = [*say_search(report["search"])[1:], *say_sharding(report["sharding"]), *report["remarks"]]
     lines += [f"* {each}" for each in also]
     lines += [pair["sentence"] for pair in report["attribution"]["pairs"]]
     return "\n\n".join(lines)
 
 
+def _name(answer: Answer) -> str:
+    """`**fsdp** (0.72 MiB)`, or `not named (CPU times are not ranked)`."""
+    if answer.open and len(answer.why) <= SHORT_WHY:
+        return f"{answer.answer} ({answer.why})"
+    return answer.answer if answer.open or answer.doubtful else f"**{answer.answer}** ({answer.number})"
+
+
 def describe_compared(report: Mapping[str, Any], run: str) -> str:
-    """The same of one run: what it is best in, and why it is slower."""
-    won = [BY_KEY[metric].name for metric, best in report["winners"].items() if best == run]
-    lines = [f"**Compared with {len(report['runs']) - 1}: {report['headline']['verdict']}**; "]
-    lines[0] += f"best in: {', '.join(won) or 'nothing'}"
-    pairs = report["attribution"]["pairs"]
-    return "\n\n".join([*lines, *(pair["sentence"] for pair in pairs if pair["run"] == run)])
+    """Return the same for one run: the measures that it is best in, whether to trust that, and why it is slower."""
+    names, trust = {row["run"]: row["configuration"] for row in report["runs"]}, judge_trust(report)
+    groups = [group for group in report["group_winners"] if run in group["runs"]] or [report]
+    reasons = groups[0]["winner_reasons"]
+    found = [
+        f"{BY_KEY[metric].name} ({reasons[metric].partition(';')[0]})"
+        for metric, best in groups[0]["winners"].items()
+        if best == names[run]
+    ]
+    all_pairs = name_configurations(report)["attribution"]["pairs"]
+    pairs = [pair for pair in all_pairs if pair["run"] == names[run]]
+    found += [
+        f"{format_ms(abs(pair['difference_ms']))} a step ({abs(pair['difference_pct']):.0f} %) "
+        f"{'slower' if pair['difference_ms'] >= 0 else 'faster'} than {pair['baseline']}"
+        for pair in pairs
+        if pair["comparable"] and pair["times_comparable"]
+    ]
+    lines = [
+        f"**Compared with {format_count(len(names) - 1, 'run')}**: {'; '.join(found) or 'best in nothing named'}. "
+    ]
+    lines[0] += f"**Fair? {trust.answer}**: {trust.say()}."
+    return "\n\n".join([*lines, *(pair["sentence"] for pair in pairs)])
 
 
 def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any], folder: Path) -> Places:
@@ -358,7 +382,7 @@ def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any]
     for name, value in tags.items():
         client.set_tag(run_id, name, value)
     for name in FILES:
-        if name == PAGE:  # in MLflow nothing lies beside it
+        if name == PAGE:  # MLflow has no files next to it
             page = drop_file_links((folder / name).read_text(encoding="utf-8"))
             client.log_text(run_id, page, name)
         else:
@@ -381,24 +405,26 @@ def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any]
 
 
 def _describe_runs(client: MlflowClient, runs: Sequence[Run], report: Mapping[str, Any]) -> None:
-    """What the comparison has found of each run follows what the run's own description has."""
+    """Insert the comparison's findings after the first paragraph of each run's own description."""
     names = {row["mlflow_run_id"]: row["run"] for row in report["runs"]}
     for run in runs:
         note = run.data.tags.get(NOTE, "")
         if run.info.run_id in names and may_describe(note):
-            own = note.removesuffix(OWN).partition(COMPARED)[0]
+            before, _, rest = note.removesuffix(OWN).partition(OLDER)[0].partition(COMPARED)
+            own, _, more = f"{before}\n\n{rest.partition(COMPARED)[2]}".partition("\n\n")
             found = describe_compared(report, names[run.info.run_id])
-            client.set_tag(run.info.run_id, NOTE, build_note(f"{own}{COMPARED}{found}"))
+            parts = (own.strip(), found, more.strip())
+            client.set_tag(run.info.run_id, NOTE, build_note(COMPARED.join(parts)))
 
 
 def _check_answers(uri: str) -> None:
-    """Asked before mlflow's client is, whose import alone takes 3 s."""
+    """Check the server before mlflow's client is imported, because that takes 3 s."""
     try:
         with open_directly(f"{uri.rstrip('/')}/health", ANSWER_S):
             return
     except urllib.error.HTTPError as answer:
         if not 300 <= answer.code < 400:
-            return  # it says in its own words what is wrong
+            return  # its own message explains the error
         target = find_redirect(uri)
         where = describe_redirect(target) if target else "redirects its callers"
         raise NotLogged(f"{uri} {where} [SL-report-redirect]") from None

@@ -1,7 +1,7 @@
-"""report.html, summary.md, report.json and comparison.csv: each appears whole or not at all.
+"""Write report.html, summary.md, report.json and comparison.csv, each whole or not at all.
 
-Two parts of the page are built here: what was learned (losses, accuracies or perplexities, curves, the classes), and
-what a tuning has tried for each strategy, what that gave, and what was taken.
+Two parts of the page are built here: learning (losses, accuracies or perplexities, curves, the classes), and the
+results and choices of a tuning for each strategy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from stratlab.compare import attribution_view as why
 from stratlab.compare import measured_view as measured
 from stratlab.compare import tradeoffs_view as tradeoffs
 from stratlab.compare import verdict_view as verdict
-from stratlab.compare.answers import find_group
 from stratlab.compare.comparison import name_knobs, name_search, say_choice
 from stratlab.compare.fairness import FIRST_STEPS
 from stratlab.compare.placement import ComparedRun
@@ -35,7 +34,9 @@ from stratlab.compare.run_rows import (
     list_names,
     read_rows,
 )
-from stratlab.compare.summary_view import SHORT, build_markdown, shorten_names
+from stratlab.compare.summary_view import SHORT, build_markdown, name_configurations, shorten_names
+from stratlab.compare.trust import find_group
+from stratlab.compare.variants import find_typical
 from stratlab.drawing import (
     HALF,
     Column,
@@ -51,13 +52,14 @@ from stratlab.drawing import (
     paragraph,
     subtitle,
 )
-from stratlab.run_directory.files import is_run, read_object
+from stratlab.run_directory.files import is_number, is_run, read_object
 from stratlab.run_directory.places import PAGE
 from stratlab.user_error import UserError
-from stratlab.wording import format_count
+from stratlab.wording import format_count, format_range, quote
 
 MOST_LINES = 8  # in one chart: the colours of the palette
-MOST_RUNS = 8  # in the charts of the answer
+MOST_RUNS = 8  # in the charts of the answer, and in tables of runs
+MOST_MATRICES = 3
 MEASURES = {  # of a task, with the name of its curve
     "image": ("accuracy_pct", "Validation accuracy", "validation accuracy (%)"),  # top-5 has no curve
     "text": ("perplexity", "Validation perplexity", "validation perplexity"),
@@ -78,12 +80,12 @@ FILES = ("report.json", "comparison.csv", "summary.md", PAGE)
 
 
 def write_report(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: Path) -> Path:
-    """Writes the four files and returns the path of the page; the pages of runs beside it lead to it from now on.
+    """Write the four files and return the path of the page; pages of runs in its folder will link to it.
 
     Args:
         report: of `compare(runs)`.
         runs: for the curves and matrices, which the report does not repeat.
-        folder: is made when absent; what else is in it stays.
+        folder: is made when absent; its other files stay.
 
     Raises:
         UserError: the folder cannot be made, or holds a report.json of something else.
@@ -92,7 +94,7 @@ def write_report(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder:
     contents = (
         json.dumps(report, indent=1, allow_nan=False) + "\n",
         render_csv(report),
-        build_markdown(report),
+        build_markdown(report, runs),
         render_page(report, runs, folder),
     )
     for name, content in zip(FILES, contents, strict=True):
@@ -108,7 +110,7 @@ def write_report(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder:
 
 
 def check_folder(folder: Path) -> None:
-    """Makes the folder of a report.
+    """Make the folder of a report.
 
     Raises:
         UserError: it cannot be made, or holds the report of something else, as a run's analysis.
@@ -131,13 +133,13 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """That the report may be written to this file.
+    """Check that the report may be written to this file.
 
     Raises:
-        UserError: it is something else, or lies in no folder.
+        UserError: it is something else, or its folder does not exist.
     """
     if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"--json {path}: expected a file in a folder that is there, or - [SL-json-no-folder]")
+        raise UserError(f"--json {path}: expected a file in an existing folder, or - [SL-json-no-folder]")
     if path.exists() and path.stat().st_size and not is_report(path):
         raise UserError(
             f"--json {path}: there is something that is not a comparison's report [SL-json-taken]"
@@ -145,29 +147,31 @@ def check_file(path: Path) -> None:
 
 
 def is_report(path: Path) -> bool:
-    """Whether the file is the report.json of a comparison."""
+    """Return whether the file is the report.json of a comparison."""
     return {"comparison", "fairness", "runs"} <= read_object(path, []).keys()
 
 
 def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: Path | None = None) -> str:
-    """The page as text.
+    """Return the page as text.
 
     Args:
-        folder: where it will lie, for links to files; None = it has none.
+        folder: the page's folder, for links to files; None = without such links.
     """
-    report, runs, prefix = shorten_names(report, runs)
-    shortened = f"{SHORT.format(prefix)}." if prefix else ""
+    report, runs, prefix = shorten_names(name_configurations(report), runs)
     records, rows = [run for run in runs if run.status != "not a run"], read_rows(report)
     on_cpu = any(row.device_type == "cpu" or row.trace_source == "cpu" for row in rows if row.is_compared)
     mark = badge("CPU", "warn") if on_cpu else Markup("")
-    shown = choose_runs(report, rows)
-    of_shown = [run for run in records if run.name in {row.run for row in shown}]
+    chosen = {row.run: row.configuration for row in choose_runs(report, rows)}
+    shown = [replace(row, run=chosen[row.run]) for row in rows if row.run in chosen]
+    of_shown = [replace(run, name=chosen[run.name]) for run in records if run.name in chosen]
+    many = len(rows) > MOST_RUNS
+    listed, of_listed = (shown, of_shown) if many else (rows, records)  # in tables; comparison.csv has all
     sections = [
         tradeoffs.build_choice(report, rows, find_device_gib(records), mark),
         why.build_step_times(shown, of_shown, mark),
         why.build_why(report, mark),
     ]
-    if verdict.is_foreign(report):  # the rest is of what a run tells
+    if verdict.is_foreign(report):  # the rest needs a run's own files
         sections += measured.build_traces(rows)
     else:
         sections += [
@@ -177,50 +181,62 @@ def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: 
             *tradeoffs.build_search_section(report),
             tradeoffs.build_best(report),
             *tradeoffs.build_fronts(report, mark),
-            measured.build_speed(rows, report["noise"]),
-            *measured.build_use(rows),
-            measured.build_memory_table(rows),
+            measured.build_speed(listed, report["noise"]),
+            *measured.build_use(listed),
+            measured.build_memory_table(listed),
             *tradeoffs.build_scaling_tables(report),
-            *measured.build_layouts(rows),
-            *tradeoffs.build_sharding_section(report["sharding"]),
-            *measured.build_traces(rows),
-            build_learning(rows, records),
+            *measured.build_layouts(listed),
+            *tradeoffs.build_sharding_section(
+                [entry for entry in report["sharding"] if not many or entry["run"] in chosen.values()]
+            ),
+            *measured.build_traces(listed),
+            build_learning(listed, of_listed),
             *build_tuning(report),
             verdict.build_agreement(report),
-            *build_classes(records),
+            *build_classes(of_listed),
             verdict.build_sources(report),
         ]
     if len(shown) < len(rows):
         whole = why.build_step_times(rows, records, mark), measured.build_memory(rows, records)
         sections += [
-            replace(each, title=f"{each.title}: all runs", half=False, folded=True) for each in whole
+            replace(
+                each,
+                title=f"{each.title}: all runs",
+                half=False,
+                folded=True,
+                result=format_count(len(rows), "run"),
+            )
+            for each in whole
         ]
     sections += [why.build_parts(report), verdict.build_fairness(report), verdict.build_caveats(report)]
     sections.append(measured.build_run_files(records, folder))
     shortened = f"{SHORT.format(prefix)}." if prefix else ""
-    rest = "" if len(shown) == len(rows) else f"Charts show {len(shown)} of {len(rows)} runs."
+    rest = "" if len(shown) == len(rows) else f"Charts show {len(shown)} of {len(rows)} runs"
+    rest += "; comparison.csv has all." if many else "." if rest else ""
     about = (verdict.describe_work(report), verdict.describe_origin(report, versions=False), shortened, rest)
-    title, origin = f"Comparison {report['comparison']}", " ".join(filter(None, about))
+    title, origin = f"Comparison {quote(report['comparison'])}", " ".join(filter(None, about))
     lead = verdict.build_lead(report, records)
     return build_page(title, origin, sections, verdict.build_banner(report), lead=lead)
 
 
 def choose_runs(report: Mapping[str, Any], rows: Rows) -> Rows:
-    """Those that charts show: all, or of many the one in the middle of each thing that was repeated."""
-    if len(rows) <= MOST_RUNS:
-        return rows
-    pairs = report["attribution"]["pairs"]
-    middle = {name for pair in pairs for name in (pair["run"], pair["baseline"])}
+    """Return the runs for charts: of repeats the median one, and of many configurations the runs of the answer."""
+    steps = {row.run: row.step_time_ms_p50 or 0.0 for row in rows}
+    repeats: dict[str, list[str]] = {}
+    for row in rows:
+        if row.is_compared:
+            repeats.setdefault(row.configuration, []).append(row.run)
+    middle = {find_typical(names, steps) for names in repeats.values()}
     answered = {row.run for row in find_group(report)[0]}
-    compared = [row for row in rows if row.is_compared]
-    compared.sort(key=lambda row: (row.run not in answered, row.run not in middle, row.attempts > 1))
-    chosen = [*{row.variant: row for row in reversed(compared)}.values()]
-    chosen += [row for row in compared if row not in chosen]
+    chosen = [row for row in rows if row.run in middle or not row.is_compared]
+    if len(chosen) > MOST_RUNS:
+        chosen = [row for row in chosen if row.is_compared]
+    chosen.sort(key=lambda row: (row.run not in answered, row.attempts > 1))
     return [row for row in rows if row in chosen[:MOST_RUNS]]
 
 
 def find_device_gib(runs: Sequence[ComparedRun]) -> float | None:
-    """What the smallest device holds; None where a run does not tell."""
+    """Return the memory of the smallest device; None if a run has no record."""
     sizes = [
         (run.analysis.get("mean") or {}).get("device_memory_gib") or 0.0 for run in runs if run.is_compared
     ]
@@ -228,9 +244,11 @@ def find_device_gib(runs: Sequence[ComparedRun]) -> float | None:
 
 
 def build_loss_differences(report: Mapping[str, Any], runs: Sequence[ComparedRun]) -> Section:
-    """How far the training losses of runs that should compute the same lie apart, on a logarithmic axis; runs that
-    never differ are named instead."""
-    by_name, lines, equal = {run.name: run.series("train", "loss") for run in runs}, {}, []
+    """Show the differences of training losses that should be equal, on a logarithmic axis; runs without any are
+    named.
+    """
+    names = {row["run"]: row["configuration"] for row in report["runs"]}
+    by_name, lines, equal = {run.name: run.series("train", "loss") for run in runs}, {}, dict[str, int]()
     taken: set[str] = set()
     for pair in report["loss_agreement"]["pairs"]:
         run, base = reversed(pair["runs"])
@@ -242,11 +260,13 @@ def build_loss_differences(report: Mapping[str, Any], runs: Sequence[ComparedRun
         if any(apart for _, apart in points):
             lines[f"{run} − {base}"] = [(step, apart) for step, apart in points if apart]
         elif points:
-            equal.append(f"{run} and {base}")
+            pair_of = f"{names[run]} and {names[base]}"
+            equal[pair_of] = equal.get(pair_of, 0) + 1
     title = "Difference of the losses"
     if not lines and not equal:
         return Section(title, nothing="no two runs that should compute the same")
-    said = f"No difference in any step: {'; '.join(equal)}. " if equal else ""
+    told = [f"{each} ({count} seeds)" if count > 1 else each for each, count in equal.items()]
+    said = f"No difference in any step: {'; '.join(told)}. " if equal else ""
     html = Markup("")
     if lines:
         html = line_chart(
@@ -257,7 +277,7 @@ def build_loss_differences(report: Mapping[str, Any], runs: Sequence[ComparedRun
 
 
 def render_csv(report: Mapping[str, Any]) -> str:
-    """One line per run. Text that a spreadsheet would take for a formula gets an apostrophe."""
+    """Return one line per run. Text that a spreadsheet would take for a formula gets an apostrophe."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)  # its own line ends: with others a lone \r in a text would split a row
     writer.writerow(CSV_FIELDS)
@@ -273,7 +293,7 @@ def _harmless(value: Any) -> Any:
 
 
 def build_learning(rows: Rows, runs: Sequence[ComparedRun]) -> Section:
-    """Losses and what else each task is measured by, with their curves."""
+    """Return losses and what else each task is measured by, with their curves."""
     tasks = [task for task in MEASURES if any(row.task == task for row in rows)]
     curves = [
         ("Training loss", "train", "loss", "training loss"),
@@ -292,46 +312,57 @@ def build_learning(rows: Rows, runs: Sequence[ComparedRun]) -> Section:
     html = html_table(rows, ["run", *columns])
     for title, kind, value, label in curves:
         series = {run.name: list(run.series(kind, value).items()) for run in runs}
-        html += subtitle(title) + _draw({name: points for name, points in series.items() if points}, label)
-    return Section("Learning", html, folded=True)
-
-
-def _draw(series: dict[str, list[tuple[int, float]]], label: str) -> Markup:
-    """One chart for eight runs: beyond that colours repeat, and nobody finds a line."""
-    names = list(series)
-    parts = [names[i : i + MOST_LINES] for i in range(0, len(names), MOST_LINES)] or [[]]
-    html = Markup("")
-    for i, part in enumerate(parts):
-        if len(parts) > 1:
-            html += note(f"Runs {i * MOST_LINES + 1} to {i * MOST_LINES + len(part)} of {len(names)}.")
-        html += line_chart({name: series[name] for name in part}, "step", label)
-    return html
+        html += subtitle(title) + line_chart(
+            {n: points for n, points in series.items() if points}, "step", label
+        )
+    goal = next((MEASURES[task] for task in tasks), None)
+    unit = "%" if goal and goal[0].endswith("_pct") else ""
+    told = format_range((getattr(row, f"test_{goal[0]}") for row in rows), unit, 2) if goal else ""
+    told = f"test {goal[0].removesuffix('_pct')} {told}" if goal and told else ""
+    return Section("Learning", html, folded=True, result=told)
 
 
 def build_classes(runs: Sequence[ComparedRun]) -> list[Section]:
-    """Per class and confusion matrix of each run, folded; nothing where no run has classes."""
-    of_images = [run for run in runs if not run.is_text]
-    html = Markup("")
-    for run in of_images:
+    """Build the accuracy of each class in each run, and the confusions of the first few runs; empty without classes.
+
+    The pages of the runs have their matrices.
+    """
+    evaluated = [run for run in runs if not run.is_text and run.evaluation.get("per_class")]
+    if not evaluated:
+        return []
+    rows: dict[str, dict[str, Any]] = {}
+    for run in evaluated:
+        for each in run.evaluation["per_class"]:
+            row = rows.setdefault(
+                str(each["label"]), {"class": str(each["label"]), "samples": each.get("samples")}
+            )
+            row[f"accuracy of {run.name}"] = each.get("accuracy_pct")
+    columns = [Column(f"accuracy of {run.name}", run.name, "%", 1) for run in evaluated]
+    html = html_table([*rows.values()], ["class", Column("samples"), *columns])
+    for run in evaluated[: MOST_MATRICES if len(evaluated) < MOST_RUNS else 1]:
         found = run.evaluation
-        classes, matrix = found.get("per_class") or [], found.get("confusion_matrix") or []
+        matrix = found.get("confusion_matrix") or []
         names = [str(name) for name in found.get("class_names") or []]
-        if not classes:
-            html += note(f"{run.name}: no evaluation of the test split.")
-            continue
-        content = html_table(
-            classes, ["label", Column("samples"), Column("accuracy_pct", "accuracy", "%", 1)]
-        )
         if len(matrix) == len(names) and all(len(line) == len(names) for line in matrix):
-            content += heat_map(matrix, names, names, "truth", "prediction", by_row=True)
-        html += details(
-            f"{run.name}: {found.get('samples')} samples of the {found.get('split')} split", content
-        )
-    return [Section("Classes", html, folded=True)] if of_images else []
+            drawn = heat_map(matrix, names, names, "truth", "prediction", by_row=True)
+            html += details(
+                f"{run.name}: confusion of {found.get('samples')} {found.get('split')} samples", drawn
+            )
+    worst = min(
+        (
+            (each["accuracy_pct"], str(each["label"]))
+            for run in evaluated
+            for each in run.evaluation["per_class"]
+            if is_number(each.get("accuracy_pct"))
+        ),
+        default=None,
+    )
+    told = f"lowest accuracy {worst[0]:.1f} %, class {worst[1]}" if worst else ""
+    return [Section("Classes", html, folded=True, result=told)]
 
 
 def build_tuning(report: Mapping[str, Any]) -> list[Section]:
-    """One section; none where no sweep has tuned."""
+    """Build one section; empty if the strategies were not tuned by a sweep."""
     tuning = report.get("tuning")
     if not tuning:
         return []
@@ -345,7 +376,8 @@ def build_tuning(report: Mapping[str, Any]) -> list[Section]:
     for search in tuning["searches"]:
         html += subtitle(name_search(search)) + _show(search, metric)
     html += note(measured.NOTES.tuning)
-    return [Section("Tuning", html, folded=True)]
+    told = format_count(sum(not search["why_not"] for search in tuning["searches"]), "combination")
+    return [Section("Tuning", html, folded=True, result=f"{told} tuned")]
 
 
 def _show(search: Mapping[str, Any], metric: Mapping[str, Any]) -> Markup:

@@ -1,7 +1,7 @@
-"""What must be equal before two strategies may be compared: one table, one row per fact, with the reason.
+"""Facts that must be equal before two strategies may be compared: one table, one row per fact, with the reason.
 
-What a strategy implies (its name, its axes, the memory it holds) is not in the table. A setting that no row
-names is compared as well, and matters: a new setting cannot slip past the audit.
+Facts that a strategy implies (its name, its axes, its memory) are not in the table. A setting that no row names is
+compared as well, and matters: a new setting cannot slip past the audit.
 """
 
 from __future__ import annotations
@@ -50,32 +50,31 @@ TUNED_ALONE = "the best of one strategy against another one as it comes"
 OTHER_NODES = "other machines; whether they are alike, device, processor and clocks tell"
 BESIDE = "they were at work on its nodes during its steps, and took from it"
 RESUMED = "its first steps are another run's; comparable only with what went on from the same checkpoint"
-LADDER = "it ran out of memory with what was asked for, and went on with other settings"
-NOT_FINITE = "a loss or gradient that is not finite: what was learnt is in doubt"
+LADDER = "it ran out of memory with its settings, and continued with others"
+NOT_FINITE = "a loss or gradient that is not finite: the learning is in doubt"
 STRAGGLER = "a slow rank has held the others up; the machine's fault, and step times have it in them"
 RECORDING = "recording costs time in the traced steps"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One fact of a run, and what a difference in it means.
+    """One fact of a run, and the meaning of a difference in it.
 
     Attributes:
         field: its name in the report.
         source: `config` (config.json), `summary` (summary.json), `ranks` (the distinct values over all
-            ranks/rank*.json), `attempts` (how many have started), `place` (`RunPlacement`), `tuning`
-            (`run_sources`).
+            ranks/rank*.json), `attempts` (how many have started), `place` (`RunPlacement`), `tuning` (`run_sources`).
         path: keys below the source.
         matters: a difference forbids naming a winner.
-        expected: the only value that is in order, even when all runs agree on another one; None = any.
-        instead: `field` of the rule whose fact stands in where this one is empty.
-        replaced_by: the setting that this one gives way to where it is set in all runs.
-        absent: what an empty value means; "" = nothing, so that it counts as unknown. Of a setting that older runs do
-            not name: what they did without it.
-        task: of which runs alone this is a fact, `image` or `text`; "" = of all.
-        none: what an empty list of the ranks means, where it is something else than not recorded.
-        added: of the types in which ranks have added up, those of "gradients" or of "activations" alone (`variants`);
-            "" = the fact as it is.
+        expected: the only correct value, even when all runs agree on another one; None = any.
+        instead: `field` of the rule whose fact replaces an empty one.
+        replaced_by: the setting that overrides this one if it is set in all runs.
+        absent: the meaning of an empty value; "" = unknown. For a setting that older runs do not name: their
+            behaviour without it.
+        task: the only kind of runs that has this fact, `image` or `text`; "" = all.
+        none: the meaning of an empty list of the ranks, if it is not "not recorded".
+        added: of the types in which ranks have added up, only those for "gradients" or for "activations"
+            (`variants`); "" = the whole fact.
     """
 
     field: str
@@ -94,7 +93,7 @@ class Rule:
 
 @dataclass
 class Difference:
-    """A finding of the audit, as report.json has it: a fact in which runs differ, or that is wrong or not known."""
+    """A finding of the audit, as report.json has it: a fact that differs between runs, or is wrong or unknown."""
 
     field: str
     values: dict[str, Any]
@@ -122,7 +121,7 @@ def _setting(
 
 
 def _aside(name: str, why: str, task: str = "", absent: Any = "") -> Rule:
-    """A setting that does not matter."""
+    """Return a setting that does not matter."""
     return _setting(name, why, False, task, absent)
 
 
@@ -131,7 +130,7 @@ def _resolved(name: str, why: str, matters: bool = True, task: str = "", absent:
 
 
 def _decided(name: str, why: str, matters: bool = True, absent: str = "", task: str = "") -> Rule:
-    """What became of a setting of the same name."""
+    """Return the rule for a setting's resolved value."""
     return replace(_resolved(name, why, matters, task, absent), field=f"resolved.{name}")
 
 
@@ -148,7 +147,7 @@ def _summary(field: str, name: str, why: str, matters: bool = True, **more: Any)
 
 
 def _seen(field: str, path: str, why: str, matters: bool = True, **more: str) -> Rule:
-    """What every rank has recorded; `path` with dots."""
+    """Return the rule for a fact that every rank has recorded; `path` with dots."""
     return Rule(field, "ranks", tuple(path.split(".")), matters, why, **more)
 
 
@@ -157,7 +156,7 @@ def _types(kind: str, why: str, matters: bool = True, field: str = "", **more: s
 
 
 def _gpu(name: str, why: str) -> Rule:
-    """What a GPU was allowed; nobody's on a CPU, and not known without NVML."""
+    """Return the rule for a limit of the GPU; absent on a CPU, and unknown without NVML."""
     return _seen(f"GPU {name}", f"gpu.{name}", why, absent="not to be had")
 
 

@@ -1,8 +1,8 @@
-"""One row per run, from its files to report.json and the pages: what it measured, in numbers of one kind for all runs.
+"""One row per run, from its files to report.json and the pages: its measurements, in the same units for all runs.
 
-build_row          all that the files of one run tell
-apply_others       what only the other runs tell: noise, scaling, the step of its baseline
-read_rows          the rows of a report
+build_row          all facts from the files of one run.
+apply_others       facts that need the other runs: noise, scaling, the step of its baseline.
+read_rows          the rows of a report.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Text = str | None
 
 PHASES = ("data", "forward", "backward", "optimizer")
 AXES = ("cp", "tp", "pp", "ep")
-"""Beside those of data parallelism; 1 where a run does not have one."""
+"""Axes other than data parallelism; 1 if a run does not have one."""
 
 
 @dataclass(kw_only=True)
 class SummaryNumbers:
-    """Of summary.json, by the names there; None where it lacks one. Step times of older runs: `step_numbers`."""
+    """Numbers of summary.json, by the names there; None if one is missing. Step times of older runs: `step_numbers`."""
 
     strategy: Text = None
     model: Text = None
@@ -94,7 +94,7 @@ class SummaryNumbers:
 
 @dataclass(kw_only=True)
 class TextNumbers:
-    """Of runs on text, as accuracies are of images; the first two of summary.json."""
+    """Numbers of text runs, as accuracies of image runs; the first two are in summary.json."""
 
     validation_perplexity: Number = None
     test_perplexity: Number = None
@@ -141,7 +141,7 @@ class TraceNumbers:
 
 @dataclass(kw_only=True)
 class ScalingNumbers:
-    """Of the run's point in a series of scaling."""
+    """Numbers of the run's point in a series of scaling."""
 
     speedup: Number = None
     scaling_efficiency_pct: Number = None
@@ -151,7 +151,7 @@ class ScalingNumbers:
 
 @dataclass(kw_only=True)
 class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
-    """One run in `runs` of report.json: identity, numbers, layout (`placement.build_layout`), and what is missing."""
+    """One run in `runs` of report.json: identity, numbers, layout (`placement.build_layout`), and missing files."""
 
     run: str
     run_dir: str
@@ -163,6 +163,8 @@ class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
     attempts: int
     mlflow_run_id: Text
     task: Text
+    configuration: str = ""
+    """The name that it shares with its repeats (`variants.name_variants`)."""
     way: str
     """How it was carried out, where that is varied (`variants.name_way`)."""
     torch: Text
@@ -208,30 +210,20 @@ class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether nothing is known of it but what its traces tell."""
+        """Return whether its traces are the only source about it."""
         return self.status == TRACED
 
     @property
     def recorded_step_ms(self) -> float | None:
-        """The mean of the recorded steps; None where no label tells the steps."""
+        """Return the mean of the recorded steps; None if no label marks the steps."""
         return None if self.trace_steps_from in (None, "recording") else self.step_ms
-
-    @property
-    def variant(self) -> str:
-        """Equal for runs of the same strategy on the same axes, carried out in the same way where that is varied; what
-        is known by its traces alone is equal to nothing."""
-        if self.is_foreign:
-            return self.run
-        axes = [f"{name}={getattr(self, name)}" for name in ("dp_replicate", "dp_shard", *AXES)]
-        kinds = filter(None, (self.layout, self.pp_schedule, self.cp_method))
-        return " ".join([str(self.strategy), *axes, *kinds, self.way])
 
 
 Rows = Sequence[RunRow]
 
 
 def list_names(numbers: type) -> tuple[str, ...]:
-    """Fields of one of the classes above."""
+    """Return the fields of one of the classes above."""
     return tuple(each.name for each in fields(numbers))
 
 
@@ -241,12 +233,12 @@ STATE_FIELDS = ("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory
 
 
 def read_rows(report: Mapping[str, Any]) -> list[RunRow]:
-    """Those of report.json."""
+    """Return the rows of report.json."""
     return [RunRow(**row) for row in report["runs"]]
 
 
-def build_row(run: RunRecord, way: str = "") -> RunRow:
-    """What the files of one run tell."""
+def build_row(run: RunRecord, way: str = "", configuration: str = "") -> RunRow:
+    """Return the facts from the files of one run."""
     summary, analysis = run.summary, run.analysis
     trace = {"comm_exposed_pct": summary.get("comm_exposed_pct"), **(analysis.get("mean") or {})}
     state = [summary.get(name) for name in STATE_FIELDS]
@@ -268,6 +260,7 @@ def build_row(run: RunRecord, way: str = "") -> RunRow:
         attempts=run.starts,
         mlflow_run_id=run.mlflow_run_id,
         task=None if run.is_foreign else "text" if run.is_text else "image",
+        configuration=configuration or run.name,
         way=way,
         torch=run.versions.get("torch"),
         state_memory_gib=None if None in state else sum(value for value in state if value is not None),
@@ -288,7 +281,7 @@ def apply_others(
     sharding: Sequence[Mapping[str, Any]],
     attribution: Mapping[str, Any],
 ) -> None:
-    """Fills in what only the other runs tell; and how well it shards."""
+    """Add the facts that need the other runs, and the sharding's effectiveness."""
     points = [point for series in scaling for point in series["points"] if row.run in point["runs"]]
     shards = next((entry for entry in sharding if entry["run"] == row.run), None)
     pair = next((p for p in attribution["pairs"] if p["run"] == row.run and p["comparable"]), None)
@@ -305,6 +298,6 @@ def apply_others(
 
 
 def _first(points: Sequence[Mapping[str, Any]], name: str) -> Any:
-    """Of the first series that knows it: strong scaling comes first."""
+    """Return the number of the first series that has it: strong scaling comes first."""
     known = [point[name] for point in points if point[name] is not None]
     return known[0] if known else None

@@ -1,9 +1,9 @@
-"""The runs of a comparison, wherever they are, and what a sweep has kept beside them.
+"""Find the runs of a comparison, and a sweep's records about them.
 
-load_runs           those in the folder of a comparison on the results volume; load_comparisons: of several
-load_experiment     those of an MLflow experiment, whose runs carry their run directory
-read_tuning         how the strategies were tuned, as the sweep has kept it; apply_tuning: which runs have it
-read_varied         which settings the runs are meant to differ in
+load_runs           from the folder of a comparison on the results volume; load_comparisons: from several.
+load_experiment     from an MLflow experiment; its runs carry their run directory.
+read_tuning         a sweep's record of the tuning; apply_tuning: the runs that have it.
+read_varied         the settings in which the runs differ on purpose.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PARTS = ("metric", "searches", "steps", "repeats", "tuning")
 
 
 def read_tuning(folder: Path) -> dict[str, Any] | None:
-    """The record in the folder of a comparison (its fields: stratlab/sweep/tuning_loop.py), or None.
+    """Return the record in the folder of a comparison (its fields: stratlab/sweep/tuning_loop.py), or None.
 
     Raises:
         UserError: there is a file of this name that is something else.
@@ -60,7 +60,7 @@ def read_tuning(folder: Path) -> dict[str, Any] | None:
 
 
 def parse_tuning(text: str) -> dict[str, Any]:
-    """The record out of JSON.
+    """Return the record out of JSON.
 
     Raises:
         ValueError: it is something else.
@@ -73,19 +73,18 @@ def parse_tuning(text: str) -> dict[str, Any]:
 
 
 def keep_tuning(folder: Path, record: Mapping[str, Any]) -> None:
-    """Puts the record beside the runs, whole or not at all."""
+    """Write the record next to the runs, whole or not at all."""
     write_json(folder / TUNING_FILE, record)
 
 
 def apply_tuning(runs: Sequence[ComparedRun], record: Mapping[str, Any] | None) -> list[ComparedRun]:
-    """The runs with `tuning`: "tuned", or why it is not."""
+    """Return the runs with `tuning`: "tuned", or why it is not."""
     by_run = {name: each for each in (record or {}).get("searches", []) for name in each["runs"]}
     return [replace(run, tuning=_judge(run, by_run[run.name])) if run.name in by_run else run for run in runs]
 
 
 def _judge(run: ComparedRun, search: Mapping[str, Any]) -> str:
-    """A run whose knobs are not those that were chosen is not what was tuned; nor is one that has a value which was
-    tried and not chosen."""
+    """Return why a run is not the tuned one: its knobs differ from the choice, or it has a rejected value."""
     if search["why_not"]:
         return f"not tuned: {search['why_not']}"
     settings, chosen = run.settings, search["chosen"]
@@ -107,7 +106,7 @@ def _judge(run: ComparedRun, search: Mapping[str, Any]) -> str:
 
 
 def load_runs(folder: Path) -> list[ComparedRun]:
-    """Reads every folder below a comparison, by name. What is not a run, or not whole, says so in its record.
+    """Read every folder below a comparison, by name. The record of an incomplete folder states the problem.
 
     Raises:
         NothingThere: `folder` is absent, or without any run.
@@ -124,7 +123,7 @@ def load_runs(folder: Path) -> list[ComparedRun]:
         if inside := find_comparisons(folder):
             commands = [f"{name_program()} compare {shlex.quote(str(path))}" for path in inside]
             raise UserError(
-                f"{folder}: holds comparisons and is none itself; compare one [SL-compare-several]:\n  "
+                f"{folder}: holds several comparisons; compare one [SL-compare-several]:\n  "
                 + "\n  ".join(commands)
             )
         found = ", ".join(path.name for path in below) or "nothing"
@@ -136,16 +135,16 @@ def load_runs(folder: Path) -> list[ComparedRun]:
 
 
 def load_comparisons(folders: Sequence[Path]) -> list[ComparedRun]:
-    """Reads the runs of several comparisons as those of one, each as a sweep of its own comparison has tuned it.
+    """Read the runs of several comparisons as one comparison, each with the tuning of its own sweep.
 
-    A name that several comparisons have is preceded by that of the folder, and of those above where that is needed.
+    A name that several comparisons have gets the folder's name as a prefix, and further folders' if needed.
 
     Raises:
         NothingThere, UserError: as `load_runs`, or a folder is given twice.
     """
     places = [folder.resolve() for folder in folders]
     if len(set(places)) < len(places):
-        raise UserError(f"{', '.join(map(str, folders))}: one of them is given twice [SL-compare-twice]")
+        raise UserError(f"{', '.join(map(str, folders))}: a folder is repeated [SL-compare-twice]")
     depth = next(
         depth
         for depth in range(1, max(len(place.parts) for place in places) + 1)
@@ -161,18 +160,18 @@ def load_comparisons(folders: Sequence[Path]) -> list[ComparedRun]:
 
 
 def load_folders(folders: Sequence[Path]) -> list[ComparedRun]:
-    """The runs of one comparison, or of several."""
+    """Return the runs of one comparison, or of several."""
     return load_runs(folders[0]) if len(folders) == 1 else load_comparisons(folders)
 
 
 def find_comparisons(folder: Path) -> list[Path]:
-    """Folders with runs in them, one or two levels below: of a folder of results, and of the one around it."""
+    """Return folders with runs in them, one or two levels below: of a folder of results, and of the one around it."""
     below = [*folder.glob("*/*/"), *folder.glob("*/*/*/")]
     return sorted({path.parent for path in below if is_run(path)})
 
 
 def _is_ours(path: Path) -> bool:
-    """The report of an earlier comparison, or a hidden folder."""
+    """Return whether it is the report of an earlier comparison, or a hidden folder."""
     if path.name.startswith("."):
         return True
     return all((path / name).is_file() for name in ("report.json", "comparison.csv")) and not is_run(path)
@@ -180,32 +179,32 @@ def _is_ours(path: Path) -> bool:
 
 KIND_TAG = "stratlab.kind"
 KIND = "comparison"
-"""Tag and its value on the MLflow run that holds the report of a comparison, beside the runs of it."""
+"""Tag and its value on the MLflow run that holds the report of a comparison, in the runs' experiment."""
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-DOWNLOADED = ".from_mlflow"  # in a folder that was downloaded: what lacks it is somebody's own
+DOWNLOADED = ".from_mlflow"  # marks a downloaded folder: a folder without it is a user's own
 BULKY = ("_trace.json", ".log", ".gz", ".safetensors", ".pt")
 
 
 def load_experiment(name: str, tracking_uri: str, into: Path) -> list[ComparedRun]:
-    """Downloads `run/*` and `analysis/report.json` of each run, and reads them as run directories.
+    """Download `run/*` and `analysis/report.json` of each run, and read them as run directories.
 
     Args:
         name: of the experiment = the comparison.
-        into: gets one folder per run; traces and logs are not downloaded. Those of an earlier download are replaced.
+        into: gets one folder per run; traces and logs are not downloaded. Earlier downloads are replaced.
 
     Raises:
         UserError: there is no such experiment, it has no runs, the server names files outside of a run, or a folder
             would be replaced that was not downloaded.
-        ServerFailed: the server does not answer, which may be another matter in a minute.
+        ServerFailed: the server does not answer; a later attempt may succeed.
     """
-    # a server that is away costs seconds, not the four minutes of the client's own default
+    # an unreachable server takes some seconds, not the four minutes of the client's own default
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # it would cross the table
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # its thread changes os.environ
     for variable, value in redirect.REFUSED.items():
         os.environ.setdefault(variable, value)
-    from mlflow.exceptions import MlflowException  # 3 s: only who asks for an experiment pays
+    from mlflow.exceptions import MlflowException  # 3 s: only for comparing an experiment
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri)
@@ -239,12 +238,12 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[ComparedRu
 
 
 def is_comparison(run: Run) -> bool:
-    """Whether an MLflow run holds the report of a comparison, and is no run of it."""
+    """Return whether an MLflow run holds the report of a comparison, instead of a run."""
     return run.data.tags.get(KIND_TAG) == KIND
 
 
 def list_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
-    """All of an experiment, its comparison too."""
+    """Return all of an experiment, its comparison too."""
     page = client.search_runs([experiment_id], max_results=1000)
     runs = list(page)
     while page.token:
@@ -254,7 +253,7 @@ def list_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
 
 
 def _folder_names(runs: list[Run]) -> dict[str, str]:
-    """Run id -> folder: the run's name where it is unique and a plain file name, else the id."""
+    """Return run id -> folder: the run's name if it is unique and a plain file name, else the id."""
     names = [run.info.run_name for run in runs]
     return {
         run.info.run_id: name
@@ -267,13 +266,13 @@ def _folder_names(runs: list[Run]) -> dict[str, str]:
 def _check_free(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not (folder / DOWNLOADED).is_file()):
         raise UserError(
-            f"{folder}: is there, and was not downloaded from MLflow; choose another --output, its folder runs/ gets "
+            f"{folder}: exists, and was not downloaded from MLflow; choose another --output, its folder runs/ gets "
             "the runs of the experiment [SL-experiment-folder-taken]"
         )
 
 
 def _fetch(client: MlflowClient, run: Run, folder: Path, tracking_uri: str) -> ComparedRun:
-    """The run in `folder`, whole or not at all; files of an earlier download do not mix with it."""
+    """Return the run in `folder`, whole or not at all; files of an earlier download do not mix with it."""
     run_id = run.info.run_id
     wanted = {
         path: PurePosixPath(path).relative_to("run")
@@ -301,7 +300,7 @@ def _fetch(client: MlflowClient, run: Run, folder: Path, tracking_uri: str) -> C
 
 
 def _files_below(client: MlflowClient, run_id: str, folder: str) -> list[str]:
-    """A server could name anything: whatever does not lie below `folder` is refused before a byte is fetched."""
+    """List the files below `folder`, and reject other paths before fetching: a server could name anything."""
     files: list[str] = []
     for entry in client.list_artifacts(run_id, folder):
         path, above = PurePosixPath(entry.path), PurePosixPath(folder)
@@ -317,18 +316,14 @@ VARIED_FILE = "varied.json"
 
 
 def read_varied(folder: Path) -> tuple[str, ...]:
-    """The names in the folder of a comparison; none where no sweep has left them.
-
-    Raises:
-        UserError: there is a file of this name that is something else.
-    """
+    """Return the names in the folder of a comparison; empty if a sweep has not written them."""
     file = folder / VARIED_FILE
     if not file.is_file():
         return ()
     try:
         names = json.loads(file.read_text())["varied"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError("`varied` is no list of names")
+            raise ValueError("`varied` is not a list of names")
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise UserError(
             f"{file}: not the varied settings of a sweep ({failure}); move it away [SL-varied-file]"
@@ -337,10 +332,10 @@ def read_varied(folder: Path) -> tuple[str, ...]:
 
 
 def read_varied_of(folders: Sequence[Path]) -> tuple[str, ...]:
-    """The names that any of the folders has."""
+    """Return the names that any of the folders has."""
     return tuple(dict.fromkeys(name for folder in folders for name in read_varied(folder)))
 
 
 def keep_varied(folder: Path, varied: Sequence[str]) -> None:
-    """Puts the names beside the runs, whole or not at all."""
+    """Write the names next to the runs, whole or not at all."""
     write_json(folder / VARIED_FILE, {"varied": list(varied)})

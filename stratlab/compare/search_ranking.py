@@ -1,8 +1,8 @@
-"""A search over settings: ranked by what was learnt, with the noise of repeats; nobody is best inside of it.
+"""Rank a search over settings by learning, with the noise of repeats; within the noise no run is best.
 
-choose_goal             the first measure of learning that all its runs have
-build_search            the points, best first, and whether one is ahead by more than the noise
-find_difference_noise   how far two points may lie apart by chance: from the seeds, or from the number of samples
+choose_goal             the first measure of learning that all its runs have.
+build_search            the points, best first, and whether one is ahead by more than the noise.
+find_difference_noise   the distance of two points by chance: from the seeds, or from the number of samples.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Goal:
-    """What a search is ranked by.
+    """The measure that ranks a search.
 
     Attributes:
-        key: in the rows of the report; name: for sentences; unit: behind the number.
+        key: in the rows of the report; name: for sentences; unit: after the number.
         highest: the highest value is best.
-        samples: resolved fact that says on how many it was measured, of a share of them; "" = no share.
+        samples: resolved fact with the number of samples of a share; "" = not a share.
     """
 
     key: str
@@ -44,7 +44,7 @@ class Goal:
     samples: str = ""
 
 
-GOALS = {  # the first that all runs have: what was chosen on the test split says less about it
+GOALS = {  # the first that all runs have: the test split loses its meaning once it was used for a choice
     "image": (
         Goal("validation_accuracy_pct", "validation accuracy", "%", True, "validation_samples"),
         Goal("test_accuracy_pct", "test accuracy", "%", True, "test_samples"),
@@ -65,7 +65,9 @@ def choose_goal(rows: Rows) -> Goal | None:
 
 
 def pool_seeds(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """Pooled standard deviation of the seeds' values around the mean of their point, and its degrees of freedom."""
+    """Return the pooled standard deviation of the seeds' values around the mean of their point, and its degrees of
+    freedom.
+    """
     degrees = sum(len(values) - 1 for values in groups)
     squares = sum((value - statistics.fmean(values)) ** 2 for values in groups for value in values)
     return (math.sqrt(squares / degrees), degrees) if degrees else (0.0, 0)
@@ -74,7 +76,7 @@ def pool_seeds(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 def find_difference_noise(
     a: Point, b: Point, goal: Goal, spread: float, degrees: int, runs: Sequence[RunRecord]
 ) -> tuple[float, str]:
-    """Half width of the difference of two points, and where it comes from."""
+    """Return the half width of the difference of two points, and its source."""
     same_seed = max(a["same_seed"], b["same_seed"])
     if degrees:
         width = get_t_95(degrees) * spread * math.sqrt(1 / a["seeds"] + 1 / b["seeds"])
@@ -100,25 +102,26 @@ def _count_samples(run: RunRecord, goal: Goal) -> int:
 def build_search(
     runs: Sequence[RunRecord], rows: Rows, fairness: Fairness, varied: Sequence[str]
 ) -> dict[str, Any] | None:
-    """The ranking of the largest group of runs that differ in nothing but what is varied; None where nothing is, or
-    nothing that changes results.
+    """Return the ranking of the largest group of runs that differ only in varied settings.
 
-    Runs with equal varied settings are one point: other strategies compute the same training, and other seeds are its
-    repeats. Of runs with the same seed the mean counts once, for they are no independent trial.
+    None if no setting is varied, or none that changes results. Runs with equal varied settings are one point: other
+    strategies compute the same training, and other seeds are its repeats. The mean of runs with the same seed counts
+    once, because they are not independent trials.
 
     Args:
         fairness: of the audit, with its `search_groups`.
         varied: names of settings.
 
     Returns:
-        varied; goal {key, name, unit, highest} or None; points: best first [{place, settings, runs, strategies, seeds,
-        value (mean over the seeds), values, behind (the best), noise (half width of that difference), within_noise (of
-        the best), samples_seen, test_accuracy_pct, test_perplexity}]; best: the settings that are ahead of all others
-        by more than the noise, or None; reason; noise {method, degrees}; left_out [{run, why}]; remarks.
+        varied; goal {key, name, unit, highest} or None; points, best first; best; reason; noise {method, degrees};
+        left_out [{run, why}]; remarks. A point is {place, settings, runs, strategies, seeds, value (mean over the
+        seeds), values, `behind`, noise, within_noise, samples_seen, test_accuracy_pct, test_perplexity}. `behind` is
+        the distance from the best, noise the half width of that difference. best are the settings that are ahead of
+        all others by more than the noise, or None.
     """
     varied = [name for name in varied if name not in fairness.ways]
     excused = {name for entry in fairness.differences for name in entry.causes}
-    if {*varied} <= {*CARRIED_OUT} - excused:  # what is left of them here is no way: there is batch norm
+    if {*varied} <= {*CARRIED_OUT} - excused:  # the others are not ways here: there is batch norm
         return None
     ranked = set(fairness.search_groups[0]) if fairness.search_groups else set()
     found: dict[str, Any] = {"varied": varied, "left_out": _list_left_out(runs, fairness, ranked)}
@@ -204,7 +207,7 @@ def _judge(points: Sequence[Point], goal: Goal, method: str) -> tuple[dict[str, 
 
 
 def _list_left_out(runs: Sequence[RunRecord], fairness: Fairness, ranked: set[str]) -> list[dict[str, str]]:
-    """Every run that is not ranked, with what it differs in from the first that is."""
+    """Return every run that is not ranked, with its differences from the first ranked one."""
     first = next((run.name for run in runs if run.name in ranked), None)
     apart = [entry for entry in fairness.differences if entry.keeps_apart] if first else []
     degenerate = {entry["run"]: entry["why"] for entry in fairness.not_compared}
@@ -225,7 +228,7 @@ def _list_remarks(points: Sequence[Point], goal: Goal, runs: Sequence[RunRecord]
     if len(seen) > 1:
         why = ": an epoch has whole batches only"
         if not points[0]["settings"].keys().isdisjoint(("steps", "epochs", "train_samples")):
-            why = ""  # it is what was asked for
+            why = ""  # it is as requested
         elif any(run.settings.get("steps") for run in runs):
             why = ": with run.config.epochs instead of steps they would see the same"
         remarks.append(f"the points of the search have seen from {seen[0]:,} to {seen[-1]:,} samples{why}")
@@ -233,17 +236,17 @@ def _list_remarks(points: Sequence[Point], goal: Goal, runs: Sequence[RunRecord]
 
 
 def name_point(point: Point) -> str:
-    """`lr=0.01, optimizer=sgd`."""
+    """Return `lr=0.01, optimizer=sgd`."""
     return name_settings(point["settings"])
 
 
 def name_settings(settings: Mapping[str, Any] | None) -> str:
-    """The same; "" of none."""
+    """Return the settings as text; "" without any."""
     return ", ".join(f"{name}={format_fact(value)}" for name, value in (settings or {}).items())
 
 
 def say_search(search: Mapping[str, Any] | None) -> list[str]:
-    """The answer in sentences: what was varied, who is best or why nobody is, what was left out."""
+    """Return the answer in sentences: the varied settings, the best run or why there is not any, and runs left out."""
     if not search:
         return []
     best = name_settings(search["best"]) or "nobody is named"

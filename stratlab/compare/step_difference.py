@@ -1,15 +1,15 @@
-"""One step of a run as its traces show it, in parts that sum to it: what the attribution subtracts.
+"""One step of a run from its traces, in parts that sum to it, as the attribution subtracts them.
 
-Three things differ from `parts` of the analysis, and all keep the sum: kernel_wait and other_idle are one part, idle;
-launch counts with host, as it did in analyses of earlier versions, and because the same remedies help;
-and what a slow rank costs is one part, straggler (stratlab/compare/step_difference.py).
+Three things differ from `parts` of the analysis, and all keep the sum. kernel_wait and other_idle are one part, idle.
+launch counts with host, as in analyses of earlier versions, because the same settings help. The cost of a slow rank
+is one part, straggler (stratlab/compare/step_difference.py).
 
-What a slow rank costs, taken together from where it shows in the mean over the ranks.
+The straggler part collects the cost of a slow rank from its traces in the mean over the ranks.
 
-A slow rank delays the step by what its own work (compute, copies, data, host) takes longer than that of the rank f that
-waits most. In the mean of the ranks that is in three places: as waiting; as own work, in which the slow ranks are above
-f; and as exposed transfer, in which the waiting ranks are above the rank s that waits least, because what the transfer
-would have hidden behind was over when the last rank came. All steps are equally long, so
+A slow rank delays the step by the additional time of its own work (compute, copies, data, host) over rank f, the rank
+that waits most. The mean of the ranks has that time in three places. First as waiting. Second as own work, in which
+the slow ranks exceed f. Third as exposed transfer, in which the waiting ranks exceed rank s, the rank that waits
+least: the work that would have hidden the transfer had ended when the last rank came. All steps are equally long, so
 
     step = own(f) + transfer(s) + straggler        straggler = own(s) - own(f) + waiting(s)
 
@@ -17,9 +17,10 @@ and the straggler's part of the mean is filled up to that, from own work above f
 
 Two steps subtracted: rows that sum to the difference of the measured step times.
 
-Exposed communication E of a collective is its total C minus what is hidden H. So dE = dC - dH: `more communication` is
-dC, `less overlap` is -dH. Where the two go against each other (more is sent, and some of that is hidden), the smaller
-is netted into the larger: hiding a part of what is new is no gain over a run that does not send it. The sum stays dE.
+Exposed communication E of a collective is its total C minus its hidden part H. So dE = dC - dH: `more communication`
+is dC, `less overlap` is -dH. If the two have opposite signs (more is sent, and some of that is hidden), the smaller
+is netted into the larger. Hiding a part of new communication is not a gain over a run that does not send it. The sum
+stays dE.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ def gather_straggler(
     ranks: Sequence[Mapping[str, Any]],
     collectives: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, float], dict[Where, float]]:
-    """`parts` and `exposed` with the cost of slow ranks under `straggler`; their sum stays. Unchanged where nobody
-    waits, where single ranks are not known, and in pipelines, whose stages differ by design.
+    """Return `parts` and `exposed` with the cost of slow ranks under `straggler`; their sum stays.
+
+    They stay unchanged if no rank waits, if single ranks are unknown, and in pipelines: their stages differ by
+    design.
 
     Args:
         ranks, collectives: of analysis/report.json.
@@ -83,7 +86,9 @@ def gather_straggler(
 def _read_transfers(
     ranks: Sequence[Mapping[str, Any]], collectives: Sequence[Mapping[str, Any]]
 ) -> dict[Where, list[float]]:
-    """Exposed transfer per step of each rank, of the collectives of which the analysis knows it for every rank."""
+    """Return exposed transfer per step of each rank, of the collectives of which the analysis knows it for every
+    rank.
+    """
     place = {row.get("rank"): i for i, row in enumerate(ranks)}
     found: dict[Where, list[float]] = {}
     unknown: set[Where] = set()
@@ -112,16 +117,16 @@ SUM_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class TracedStep:
-    """Mean over ranks and steps; times in ms.
+    """The mean step over ranks and steps; times in ms.
 
     Attributes:
         source: gpu | cpu.
         parts: compute, straggler, copies, data, host, idle, bubble; they and `exposed` sum to `step_ms`.
-        exposed: per collective, the transfer that nothing hides, without waiting for a late rank.
+        exposed: per collective, the exposed transfer, without waiting for a late rank.
         total: the same, hidden or not; a collective that the analysis does not sum up is absent.
-        sent_bytes: per collective and step, where the traces tell.
-        late_rank: late by more than chance explains, as the run's own report says; None = no rank is.
-        gap_kind, gap_label: in what gaps the device waits for its host, as the run's own report says; None = not told.
+        sent_bytes: per collective and step, if the traces have it.
+        late_rank: late by more than chance explains, by the run's own report; None = no rank is.
+        gap_kind, gap_label: the gaps in which the device waits for its host, by the run's own report; None = unknown.
     """
 
     source: str
@@ -137,13 +142,13 @@ class TracedStep:
     gap_label: str | None
 
     def merged(self, key: Where, values: Mapping[Where, float]) -> float | None:
-        """The value of a collective; over all axes where the key names none."""
+        """Return the value of a collective; over all axes where the key names none."""
         found = [v for (name, axis), v in values.items() if name == key[0] and key[1] in ("", axis)]
         return sum(found) if found else None
 
 
 def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
-    """The step of an analysis/report.json, or why there is none, as half a sentence."""
+    """Return the step of an analysis/report.json, or half a sentence with the reason why there is not any."""
     if not analysis or (analysis.get("source") is None and analysis.get("parts") == []):
         return "has no analysed traces"
     if analysis.get("steps_from") == "recording":
@@ -190,7 +195,7 @@ def _list_rows(analysis: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _sum_up(analysis: Mapping[str, Any], count: int, read: Any) -> dict[Where, float]:
-    """Mean per rank and step of a number of the collectives; without those in which a row lacks it."""
+    """Return mean per rank and step of a number of the collectives; without those in which a row lacks it."""
     found: dict[Where, list[float | None]] = {}
     for row in (analysis.get("collectives") or []) if count else []:
         try:
@@ -206,13 +211,13 @@ ORDER = ("compute", "straggler", "copies", "data", "host", "idle", "bubble")
 
 
 def build_differences(run: TracedStep, base: TracedStep, measured_ms: float) -> list[dict[str, Any]]:
-    """Rows {cause, collective, axis, why, ms, run_ms, baseline_ms}; their `ms` sum to `measured_ms`.
+    """Return rows {cause, collective, axis, why, ms, run_ms, baseline_ms}; their `ms` sum to `measured_ms`.
 
-    Of a collective run_ms and baseline_ms are what is exposed; its difference may be split over two rows.
+    For a collective run_ms and baseline_ms are the exposed time; its difference may be split over two rows.
 
     Args:
-        measured_ms: the run's median step time minus the baseline's, of the timed steps. The last row is what the
-            recorded steps do not show of it.
+        measured_ms: the run's median step time minus the baseline's, of the timed steps. The last row is the part
+            that is missing in the recorded steps.
     """
     rows = []
     for key in _align(run, base):
@@ -226,7 +231,7 @@ def build_differences(run: TracedStep, base: TracedStep, measured_ms: float) -> 
 
 
 def split_exposed(total: tuple[float, float], exposed: tuple[float, float]) -> tuple[float, float]:
-    """(more communication, less overlap) of (run, baseline); the sum is the difference of the exposed."""
+    """Return (more communication, less overlap) of (run, baseline); the sum is the difference of the exposed."""
     more = total[0] - total[1]
     less = (exposed[0] - exposed[1]) - more
     if more * less >= 0:
@@ -235,7 +240,7 @@ def split_exposed(total: tuple[float, float], exposed: tuple[float, float]) -> t
 
 
 def _align(run: TracedStep, base: TracedStep) -> list[Where]:
-    """Collectives of both. The axis counts where one of the runs has a collective on several."""
+    """Return the collectives of both. The axis counts if one of the runs has a collective on several."""
     keys = [*run.exposed, *base.exposed]
     several = {
         name
@@ -254,7 +259,7 @@ def _split(key: Where, run: TracedStep, base: TracedStep) -> list[dict[str, Any]
     ]
     axes = {axis for step in (run, base) for name, axis in step.exposed if name == key[0]}
     place = {"collective": key[0], "axis": key[1] or (axes.pop() if len(axes) == 1 else "")}
-    if totals[0] is None or totals[1] is None:  # without totals it cannot be told why more is exposed
+    if totals[0] is None or totals[1] is None:  # without totals the reason for more exposed time is unknown
         return [_row("more_communication", mine - other, mine, other) | place | {"why": "exposed"}]
     more, less = split_exposed((totals[0], totals[1]), (mine, other))
     place["why"] = _why(key, run, base)
@@ -263,7 +268,7 @@ def _split(key: Where, run: TracedStep, base: TracedStep) -> list[dict[str, Any]
 
 
 def _why(key: Where, run: TracedStep, base: TracedStep) -> str:
-    """bytes: another volume; link: the same in another time; new: only one has it; empty: unknown."""
+    """Return bytes: another volume; link: the same in another time; new: only one has it; empty: unknown."""
     if any(step.merged(key, step.exposed) is None for step in (run, base)):
         return "new"
     mine, other = (step.merged(key, step.sent_bytes) for step in (run, base))

@@ -1,7 +1,7 @@
 """The answer of a comparison as summary.md, for places that show Markdown.
 
-`shorten_names`: names of runs as a page shows them. A sweep puts the comparison's name before each, which tells none
-from another.
+`shorten_names` returns names of runs for a page: a sweep puts the comparison's name before each, which does not
+distinguish them. `name_configurations` returns differences between configurations instead of single repeats.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from stratlab.compare.efficiency import name_series
 from stratlab.compare.placement import ComparedRun
 from stratlab.compare.search_ranking import say_search
 from stratlab.compare.tradeoffs_view import SHARDING_COLUMNS, build_search_rows, list_columns, list_points
+from stratlab.compare.trust import judge_trust
 from stratlab.compare.verdict_view import (
     describe_origin,
     describe_work,
 )
 from stratlab.compare.winners import read_winners
 from stratlab.drawing import Column, Columns, escape_markdown, markdown_table
-from stratlab.wording import format_count
+from stratlab.wording import format_count, quote
 
 Report = Mapping[str, Any]
 SHORT = "Names of runs are shown without {}, which begins all of them"
 PLACES = ("run_dir", "folder")
 """Keys of the report that hold paths."""
 LEAST = 8
-"""Letters to be taken off: what little is gained else does not pay for names that are not those of the runs."""
+"""Letters to remove: a smaller gain is not worth names that differ from the runs' own."""
 KEPT = {True: "kept", False: "not kept", None: "not known"}
 RUNS: Columns = (
     *("run", "strategy", "status", Column("world_size", "ranks")),
@@ -51,34 +52,53 @@ RUNS: Columns = (
 def shorten_names(
     report: Mapping[str, Any], runs: Sequence[ComparedRun]
 ) -> tuple[Mapping[str, Any], Sequence[ComparedRun], str]:
-    """(the report, its runs, what was taken off): as they are, and "", unless every name begins with the comparison's,
-    which has LEAST letters or more.
+    """Return (the report, its runs, the removed prefix), shortened if all names begin with the comparison's.
 
-    Names are shortened wherever they stand by themselves, as keys, as values and in sentences; not in paths (PLACES
-    among them) and links.
+    The prefix must have LEAST letters or more. Names are shortened as keys, as values and in sentences, but not in
+    paths (PLACES among them) and links.
     """
     names = [row["run"] for row in report["runs"]]
     prefix = _find_prefix(str(report["comparison"]), names)
     if not prefix:
         return report, runs, ""
-    short = {name: name.removeprefix(prefix) for name in names}
-    words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    configurations = [row.get("configuration", "") for row in report["runs"]]
+    short = {name: name.removeprefix(prefix) for name in (*configurations, *names)}
+    shown = {name: node if name == "comparison" else _rename(node, short) for name, node in report.items()}
+    return shown, [replace(run, name=short.get(run.name, run.name)) for run in runs], prefix
+
+
+def _rename(node: Any, names: Mapping[str, str]) -> Any:
+    """Return the report with other names in keys, values and sentences, except in paths and links."""
+    words = "|".join(re.escape(name) for name in sorted(filter(None, names), key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w/.=-])(?:{words})(?![\w/-])")
 
     def change(node: Any) -> Any:
         if isinstance(node, str):
-            return pattern.sub(lambda found: short[found[0]], node)
+            return pattern.sub(lambda found: names[found[0]], node)
         if isinstance(node, Mapping):
             return {change(key): each if key in PLACES else change(each) for key, each in node.items()}
         return [change(each) for each in node] if isinstance(node, list | tuple) else node
 
-    shown = {name: node if name == "comparison" else change(node) for name, node in report.items()}
-    return shown, [replace(run, name=short.get(run.name, run.name)) for run in runs], prefix
+    return change(node)
+
+
+def name_configurations(report: Report) -> Report:
+    """The report with the differences and the sharding of configurations: a run that stands for its repeats has their
+    name."""
+    names = {row["run"]: row["configuration"] for row in report["runs"]}
+    ends = {pair[end] for pair in report["attribution"]["pairs"] for end in ("run", "baseline")}
+    stand = {run: names[run] for run in ends if names[run] != run}
+    sharding = {names[entry["run"]]: entry for entry in reversed(report["sharding"])}
+    shards = [{**entry, "run": name} for name, entry in reversed(sharding.items())]
+    found = _rename(report["attribution"], stand) if stand else report["attribution"]
+    return {**report, "attribution": found, "sharding": shards}
 
 
 def _find_prefix(comparison: str, names: Sequence[str]) -> str:
-    """The comparison's name as it begins all of them: its own, or as a sweep writes it into names; else what begins
-    all of them up to a hyphen."""
+    """Return the comparison's name as a prefix of all runs: its own, or a sweep's form of it.
+
+    Otherwise return the common beginning of all names up to a hyphen.
+    """
     slug = re.sub(r"[^a-z0-9]+", "-", comparison.lower()).strip("-")
     words = zip(*(name.split("-") for name in names), strict=False)
     common = "-".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, words))
@@ -89,17 +109,22 @@ def _find_prefix(comparison: str, names: Sequence[str]) -> str:
     return ""
 
 
-def build_markdown(report: Report) -> str:
-    """The text of summary.md. Every text from outside is escaped."""
-    report, _, prefix = shorten_names(report, [])
-    headline, rows = report["headline"], report["runs"]
+def build_markdown(report: Report, runs: Sequence[ComparedRun] = ()) -> str:
+    """The text of summary.md. Every text from outside is escaped.
+
+    Args:
+        runs: of the report, as for `say_answer`.
+    """
+    report, runs, prefix = shorten_names(name_configurations(report), runs)
+    headline, rows, trust = report["headline"], report["runs"], judge_trust(report)
     about = [describe_work(report), describe_origin(report), f"{SHORT.format(prefix)}." if prefix else ""]
     known = [c for c in RUNS if isinstance(c, str) or any(row[c.key] is not None for row in rows)]
     blocks = [
-        f"# Comparison {escape_markdown(report['comparison'])}",
-        escape_markdown(say_answer(report)),
+        f"# Comparison {escape_markdown(quote(report['comparison']))}",
+        escape_markdown(say_answer(report, runs)),
         escape_markdown(" ".join(filter(None, about))),
         f"**{escape_markdown(headline['verdict'])}**: {escape_markdown(headline['reason'])}.",
+        escape_markdown(f"Fair? {trust.answer}: {trust.say()}."),
         _list(headline["answers"]),
         _list(report["remarks"]),
     ]

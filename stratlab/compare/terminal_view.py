@@ -18,23 +18,25 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from stratlab.compare.answers import name_answers
 from stratlab.compare.causes import CAUSES, CPU_ORIGIN, NOT_TRACED, format_ms, say_collective
 from stratlab.compare.efficiency import say_sharding
-from stratlab.compare.fairness import COMPARABLE, NOT_COMPARABLE
+from stratlab.compare.fairness import COMPARABLE
 from stratlab.compare.run_rows import RunRow, read_rows
 from stratlab.compare.search_ranking import say_search
-from stratlab.compare.summary_view import SHORT, shorten_names
-from stratlab.compare.verdict_view import describe_origin, describe_work, say_doubts
-from stratlab.compare.winners import ON_CPU
+from stratlab.compare.summary_view import SHORT, name_configurations, shorten_names
+from stratlab.compare.trust import REPEATED, find_group, judge_trust
+from stratlab.compare.verdict_view import describe_origin, describe_work
+from stratlab.compare.winners import ON_CPU, ONE_REPEAT
 from stratlab.progress import build_lines
-from stratlab.wording import capitalize, fit_unit, format_number
+from stratlab.wording import capitalize, fit_unit, format_number, quote
 
 Report = Mapping[str, Any]
 PIPED, MOST_WIDTH = 160, 10_000
 MOST_PAIRS, MOST_NOTES, MOST_ANSWERS = 3, 3, 6
 """Shown on one screen; the report has all."""
 LEAST_SHARE = 0.05
-"""Of the largest part of a difference: smaller parts are one number."""
+"""Share of the largest part of a difference: smaller parts are one number."""
 Cell = tuple[str, str, int | None]
 """Key of the row, heading, decimals."""
 STATE = "state_memory_gib"
@@ -66,10 +68,11 @@ LEFT = ("strategy", "status", "trace_source")
 
 
 def build_screen(report: Report, width: int = PIPED) -> Group:
-    """What `stratlab compare` prints, on a terminal of `width` columns."""
-    report, _, prefix = shorten_names(report, [])
+    """Return the output of `stratlab compare`, on a terminal of `width` columns."""
+    report, _, prefix = shorten_names(name_configurations(report), [])
     work = describe_work(report).rstrip(".")
-    heading = Text(str(report["comparison"]), style="bold").append(f": {work}" if work else "", style="")
+    heading = Text(f"Comparison {quote(report['comparison'])}", style="bold")
+    heading.append(f": {work}" if work else "", style="")
     about = [describe_origin(report, versions=False), f"{SHORT.format(prefix)}." if prefix else ""]
     origin = Text(" ".join(filter(None, about)), style="dim")
     return Group(
@@ -78,9 +81,9 @@ def build_screen(report: Report, width: int = PIPED) -> Group:
 
 
 def build_table(report: Report, width: int = PIPED) -> Table:
-    """One row per run: the fastest first, but on CPUs, whose times rank nothing, in the order of the report.
+    """Return one row per run: the fastest first, or in the report's order on CPUs, where times rank nothing.
 
-    Where the columns do not fit, headings are broken first. Then columns are left out from the end, and named below.
+    If the columns do not fit, headings are broken first. Then columns are left out from the end, and named below.
     """
     rows = read_rows(report)
     if ON_CPU not in report["remarks"]:
@@ -106,7 +109,7 @@ def _draw(
     table = Table(
         box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1 if broken else 2, 0, 0), caption_justify="left"
     )
-    table.add_column("run", overflow="fold")  # what tells runs apart stands at the end
+    table.add_column("run", overflow="fold")  # the distinguishing part is at the end
     for name, header, _ in columns:
         heading = header.replace(" ", "\n") if broken else header
         table.add_column(heading, justify="left" if name in LEFT else "right", overflow="fold")
@@ -117,10 +120,10 @@ def _draw(
 
 
 def _choose_columns(rows: Sequence[RunRow], cells: Sequence[Mapping[str, Any]], unit: str) -> list[Cell]:
-    """Those that tell something: filled by a run, a strategy that is not the run's name, a status unlike `finished`.
+    """Return the useful columns: filled by a run, a strategy that is not the run's name, a status unlike `finished`.
 
     Args:
-        unit: of what their state holds.
+        unit: of their state.
     """
     others = OF_TRACES if any(row.is_foreign for row in rows) else ()
     kept: tuple[Cell, ...] = () if all(row.is_foreign for row in rows) else COLUMNS
@@ -138,7 +141,7 @@ def _choose_columns(rows: Sequence[RunRow], cells: Sequence[Mapping[str, Any]], 
 
 
 def _read_cells(row: RunRow, factor: float) -> dict[str, Any]:
-    """Its values as the table shows them. Of steps there are numbers only where labels tell them."""
+    """Return a row's values for the table. Numbers of steps need labels that mark the steps."""
     step_ms = row.recorded_step_ms
     bubble = row.bubble_pct if (row.pp or 1) > 1 else None
     return {
@@ -154,37 +157,33 @@ def _read_cells(row: RunRow, factor: float) -> dict[str, Any]:
 
 
 def list_answers(report: Report) -> list[tuple[str, str]]:
-    """Whether the runs are comparable, what they answer, who is best for which goal, and what weakens it."""
-    groups = report["goals"]["groups"]
-    answers = [("Fair?", _say_fairness(report))]
+    """Return whether the runs are comparable, their answers, the best run for each goal, and weaknesses."""
+    groups, answered = report["goals"]["groups"], {row.run for row in find_group(report)[0]}
+    trust = judge_trust(report)
+    answers = [("Fair?", f"{trust.answer}: {trust.reason}")]
+    answers += [("", doubt.sentence.rstrip(".")) for doubt in trust.doubts]
+    verdict, reason = report["headline"]["verdict"], report["headline"]["reason"]
+    if verdict != COMPARABLE and reason not in trust.reason:
+        answers.append(("All runs", f"{verdict}: {reason}"))
     answers += [("", sentence) for sentence in _limit(report["headline"]["answers"], MOST_ANSWERS)]
+    named = {each.question.partition(" per ")[0]: each for each in name_answers(report) if each.run}
     for group in groups:
-        goals = group["goals"] if len(groups) == 1 else group["goals"][2:]  # of several: what was asked for
-        for goal in goals:
+        is_answer = {*group["runs"]} == answered
+        for goal in group["goals"] if is_answer else group["goals"][2:]:  # of others what was asked for
             label = capitalize(goal["goal"])
-            answers.append((label, f"{goal['run'] or 'not named'}: {goal['reason']}"))
+            tied = None if goal["run"] else named.get(label)
+            said = f"{tied.run}: {tied.number}, {tied.why}" if tied else ""
+            answers.append((label, said or f"{goal['run'] or 'not named'}: {goal['reason']}"))
     answers += _label("Search", say_search(report["search"]))
     missing = [each["why"] for each in report["attribution"]["not_attributed"]]
     answers += _label("Why", _limit([f"not known: {why}" for why in missing]))
     said = " ".join(sentence for _, sentence in answers)
-    remarks = [remark for remark in report["remarks"] if remark != ON_CPU or ON_CPU not in said]
-    notes = [
-        *say_doubts(report),
-        *remarks,
-        *say_sharding(report["sharding"]),
+    doubted = ONE_REPEAT if any(doubt.sentence == REPEATED for doubt in trust.doubts) else ""
+    remarks = [
+        each for each in report["remarks"] if each != doubted and (each != ON_CPU or ON_CPU not in said)
     ]
+    notes = [*remarks, *say_sharding(report["sharding"])]
     return answers + _label("Note", _limit([note.partition(". ")[0] for note in notes]))
-
-
-def _say_fairness(report: Report) -> str:
-    verdict, reason = report["headline"]["verdict"], report["headline"]["reason"]
-    if verdict == COMPARABLE:
-        strategy = ["the strategy"] if len({row["strategy"] for row in report["runs"]}) > 1 else []
-        differing = [*strategy, *report["fairness"]["ways"]]
-        return (
-            f"yes: only {' and '.join(differing)} differ{'s' * (len(differing) == 1)}" if differing else "yes"
-        )
-    return f"{'no' if verdict == NOT_COMPARABLE else verdict}: {reason}"
 
 
 def _limit(sentences: Sequence[str], most: int = MOST_NOTES) -> list[str]:
@@ -197,8 +196,12 @@ def _label(label: str, sentences: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _build_why(report: Report) -> Iterator[RenderableType]:
-    """The pairs furthest apart, each with the parts of its difference."""
-    pairs = sorted(report["attribution"]["pairs"], key=lambda pair: -abs(pair["difference_ms"]))
+    """The pairs of the answer that are furthest apart, then the others, each with the parts of its difference."""
+    answered = {name for row in find_group(report)[0] for name in (row.run, row.configuration)}
+    pairs = sorted(
+        report["attribution"]["pairs"],
+        key=lambda pair: (pair["run"] not in answered, -abs(pair["difference_ms"])),
+    )
     shown = pairs[:MOST_PAIRS]
     for number, pair in enumerate(shown):
         slower = "is slower than" if pair["difference_ms"] >= 0 else "is faster than"
@@ -219,7 +222,7 @@ def _build_why(report: Report) -> Iterator[RenderableType]:
 
 
 def _find_doubt(pair: Mapping[str, Any]) -> str:
-    """What keeps the pair's parts from being a finding; "" = nothing does."""
+    """Return why the pair's parts are not a finding; "" if they are."""
     if pair["no_cause"]:
         return f"not determined: {pair['no_cause']}"
     if pair["differing"]:
@@ -228,7 +231,9 @@ def _find_doubt(pair: Mapping[str, Any]) -> str:
 
 
 def list_parts(pair: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """(cause, ms) that sum to the difference, the largest first. A collective is one part; so are all small ones."""
+    """Return (cause, ms) that sum to the difference, the largest first. A collective is one part; so are all small
+    ones.
+    """
     sums: dict[str, float] = {}
     for row in pair["parts"]:
         name = _name_part(row, pair)

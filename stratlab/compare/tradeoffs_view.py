@@ -1,21 +1,23 @@
-"""The parts of the page for who has to choose: memory against throughput, or on a CPU against losses; scaling; the
-best run per goal; a search over settings; and sharding: what a rank holds of the state, against an even share and the
+"""The parts of the page for a choice: memory against throughput, scaling, goals, a search, and sharding.
+
+On a CPU memory is shown against losses. Sharding shows a rank's part of the state, against an even share and the
 promise.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.answers import find_group
 from stratlab.compare.attribution_view import NOTES
 from stratlab.compare.efficiency import AS_PROMISED, TOLERANCE_PCT, name_series
 from stratlab.compare.placement import STATE
-from stratlab.compare.run_rows import Rows, RunRow
+from stratlab.compare.run_rows import Rows
 from stratlab.compare.search_ranking import name_point, name_settings
+from stratlab.compare.trust import find_group
 from stratlab.compare.winners import NO_INTERVAL, ON_CPU, read_winners
 from stratlab.drawing import (
     HALF,
@@ -31,10 +33,12 @@ from stratlab.drawing import (
     stacked_bars,
     subtitle,
 )
-from stratlab.wording import format_count, format_fact
+from stratlab.wording import format_count, format_fact, format_range
 
 Report = Mapping[str, Any]
 MOST_LINES = 7  # beside the ideal one
+MOST_DRAWN = 5  # runs with three bars each
+MOST_GROUPS = 2  # of comparable runs, in the tables
 NOT_RANKED = "CPU times are not ranked"
 FITS = {True: "fits", False: "does not fit", None: "unknown"}
 KEPT = {True: badge("kept", "good"), False: badge("not kept", "bad"), None: badge("not known", "warn")}
@@ -66,38 +70,42 @@ SHARDING_COLUMNS: Columns = (
 
 
 def build_goals_html(report: Report) -> Markup:
-    """The best run per goal and group, and which runs do not fit."""
+    """The fastest within a limit of memory in each group, and which runs do not fit; nothing without a limit."""
     goals, html = report["goals"], Markup("")
-    for group in goals["groups"]:
+    if goals["memory_limit_gib"] is None:
+        return html
+    names = {row["run"]: row["configuration"] for row in report["runs"]}
+    for group in goals["groups"][:MOST_GROUPS]:
         rows = [
             {
                 "goal": entry["goal"],
                 "run": badge(entry["run"], "good") if entry["run"] else None,
                 "why": _shorten(entry["reason"]),
             }
-            for entry in group["goals"]
+            for entry in group["goals"][2:]  # the others are measures
         ]
-        among = "" if len(goals["groups"]) == 1 else f", among {', '.join(group['runs'])}"
+        members = ", ".join(dict.fromkeys(names[run] for run in group["runs"]))
+        among = "" if len(goals["groups"]) == 1 else f", among {members}"
         html += subtitle(f"By goal{among}") + html_table(rows, ["goal", Column("run", "best run"), "why"])
-    if goals["memory_limit_gib"] is not None:
-        sizes = [f" ({each['memory_gib']:.3g} GiB)" if each["memory_gib"] else "" for each in goals["fits"]]
-        fits = [f"{e['run']} {FITS[e['fits']]}{size}" for e, size in zip(goals["fits"], sizes, strict=True)]
-        html += note(f"Within {goals['memory_limit_gib']:g} GiB per device: {', '.join(fits)}.")
-    return html
+    sizes = [f" ({each['memory_gib']:.3g} GiB)" if each["memory_gib"] else "" for each in goals["fits"]]
+    fits = [f"{e['run']} {FITS[e['fits']]}{size}" for e, size in zip(goals["fits"], sizes, strict=True)]
+    return html + note(f"Within {goals['memory_limit_gib']:g} GiB per device: {', '.join(fits)}.")
 
 
 def build_choice(report: Report, rows: Rows, device_gib: float | None, mark: Markup) -> Section:
-    """One chart: speed against memory with the front. Where no time is ranked, memory against what was learnt."""
+    """Draw one chart: speed against memory with the front. If no time is ranked, memory against learning."""
     entries = report["pareto"]
     if not entries:
         return Section("Speed against memory", nothing="no two comparable runs")
-    entry, by_name = max(entries, key=lambda each: len(each["points"])), {row.run: row for row in rows}
+    answered = {row.run for row in find_group(report)[0]}
+    entry = max(entries, key=lambda each: sum(len(answered & {*p["runs"]}) for p in each["points"]))
+    by_name = {row.run: row for row in rows}
     points = {point["run"]: (point["memory_gib"], point["samples_per_s"]) for point in entry["points"]}
     title, label, better, fronts = "Speed against memory", "samples per s", "higher", entry["front"]
     said = f"Frontier, where no other run is both faster and smaller: {', '.join(fronts)}."
     if len(fronts) < 2 and fronts != [find_fastest(report)]:
         fronts, said = [], "No frontier: the best runs are too near each other."
-    losses = {run: _find_loss(by_name[run]) for run in points}
+    losses = {point["run"]: _find_loss([by_name[run] for run in point["runs"]]) for point in entry["points"]}
     if entry["note"] and all(loss for _, loss in losses.values()):
         title, label, better = "Losses against memory", next(iter(losses.values()))[0], "lower"
         points = {run: (points[run][0], losses[run][1]) for run in points}
@@ -113,7 +121,8 @@ def build_choice(report: Report, rows: Rows, device_gib: float | None, mark: Mar
         limit=(report["goals"]["memory_limit_gib"] or device_gib) if is_peak else None,
         better=better,
     )
-    others = len({row.run for row in rows if row.is_compared} - points.keys())
+    drawn = {run for point in entry["points"] for run in point["runs"]}
+    others = len({row.run for row in rows if row.is_compared} - drawn)
     said += f" Not drawn: {format_count(others, 'run')} of other groups." if others else ""
     return Section(title, chart + note(said), half=True, mark=mark if better == "higher" else Markup(""))
 
@@ -123,15 +132,17 @@ def find_fastest(report: Report) -> str | None:
     return judged["winners"]["samples_per_s"] if judged else None
 
 
-def _find_loss(row: RunRow) -> tuple[str, float | None]:
-    names = ("validation_loss", "test_loss", "train_loss")
-    return next(
-        ((n.replace("_", " "), v) for n in names if (v := getattr(row, n)) is not None), ("loss", None)
-    )
+def _find_loss(repeats: Rows) -> tuple[str, float | None]:
+    """Its name and the median of the repeats."""
+    for name in ("validation_loss", "test_loss", "train_loss"):
+        values = [getattr(row, name) for row in repeats]
+        if None not in values:
+            return name.replace("_", " "), statistics.median(values)
+    return "loss", None
 
 
 def build_fronts(report: Report, mark: Markup) -> list[Section]:
-    """Folded: speed against memory of every group; none where the picture of the answer is all there is."""
+    """Build a folded section: speed against memory of every group; empty if the first picture shows everything."""
     entries = report["pareto"]
     if len(entries) < 2 and not any(entry["note"] for entry in entries):
         return []
@@ -144,14 +155,17 @@ def build_fronts(report: Report, mark: Markup) -> list[Section]:
             Markup("<div>{}{}{}</div>").format(subtitle(f"Among {', '.join(points)}"), chart, remark)
         )
     html = Markup('<div class="pair">{}</div>').format(Markup("").join(boxes))
-    return [Section("Speed against memory: all groups", html, folded=True, mark=mark)]
+    title, count = "Speed against memory: all groups", format_count(len(entries), "group")
+    return [Section(title, html, folded=True, result=count, mark=mark)]
 
 
 def build_best(report: Report) -> Section:
-    """Folded: who is best by each measure and goal, and why, or why no run is named."""
-    html = Markup("")
-    for group in report["group_winners"] or [report]:
-        among = f"Among {', '.join(group['runs'])}" if report["group_winners"] else "All runs"
+    """Build a folded section: the best run by each measure and goal with the reason, or why no run is named."""
+    html, names = Markup(""), {row["run"]: row["configuration"] for row in report["runs"]}
+    groups = report["group_winners"] or [report]
+    for group in groups[:MOST_GROUPS]:
+        members = dict.fromkeys(names[run] for run in group["runs"]) if report["group_winners"] else ()
+        among = f"Among {', '.join(members)}" if members else "All runs"
         best = [
             {
                 "measure": each.metric.name,
@@ -161,7 +175,11 @@ def build_best(report: Report) -> Section:
             for each in read_winners(group)
         ]
         html += subtitle(among) + html_table(best, ["measure", Column("run", "best run"), "why"])
-    return Section("Best by measure", html + build_goals_html(report), folded=True)
+    html += build_goals_html(report)
+    if rest := groups[MOST_GROUPS:]:
+        html += note(f"{format_count(len(rest), 'smaller group')}: report.json.")
+    named = dict.fromkeys(run for run in groups[0]["winners"].values() if run)
+    return Section("Best by measure", html, folded=True, result=", ".join(named) or "none named")
 
 
 def _shorten(reason: str) -> str:
@@ -169,7 +187,7 @@ def _shorten(reason: str) -> str:
 
 
 def list_points(series: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Columns]:
-    """Rows and columns of the table of a series, without columns that no point fills."""
+    """Return rows and columns of the table of a series, without columns that no point fills."""
     rows = [{**point, "runs": ", ".join(point["runs"])} for point in series["points"]]
     return rows, [
         column
@@ -179,8 +197,9 @@ def list_points(series: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Column
 
 
 def build_scaling_chart(report: Report, mark: Markup) -> list[Section]:
-    """All strategies over whole numbers of ranks, and the fastest one's even share of more."""
+    """Draw all strategies over whole numbers of ranks, and the even share of the fastest."""
     lines: dict[str, list[tuple[float, float]]] = {}
+    configurations = {row["run"]: row["configuration"] for row in report["runs"]}
     for series in report["scaling"]:
         points = [(point["world_size"], point["samples_per_s"]) for point in series["points"]]
         if single := series["single"]:
@@ -188,7 +207,11 @@ def build_scaling_chart(report: Report, mark: Markup) -> list[Section]:
         last = series["points"][-1]
         pct = last["scaling_efficiency_pct"] or last["efficiency_vs_single_pct"]
         kind = f", {series['kind']}" if len({each["kind"] for each in report["scaling"]}) > 1 else ""
-        name = f"{name_series(series)}{kind}" + (f" ({pct:.0f} %)" if pct else "")
+        name = name_series(series)
+        if sum(name_series(each) == name for each in report["scaling"]) > 1:
+            first = "single" if series["single"] else configurations[series["points"][0]["runs"][0]]
+            name = f"{first} → {configurations[last['runs'][0]]}"
+        name = f"{name}{kind}" + (f" ({pct:.0f} %)" if pct else "")
         lines[name] = [*lines.get(name, []), *points]
     if not lines:
         return []
@@ -203,22 +226,24 @@ def build_scaling_chart(report: Report, mark: Markup) -> list[Section]:
 
 
 def build_scaling_tables(report: Report) -> list[Section]:
-    """A table for each series; none where nothing tells of it."""
-    html = Markup("")
+    """Build a table for each series; empty without any."""
+    html, told = Markup(""), list[str]()
     for series in report["scaling"]:
         table, single = html_table(*list_points(series)), series["single"]
         equal = f" Against single: {', '.join(single['runs'])}, equal but for the strategy." if single else ""
-        html += (
-            subtitle(f"{name_series(series)}: {series['kind']} scaling")
-            + table
-            + note(f"{series['what']}.{equal}")
-        )
+        said = f"{series['what']}.{equal}"
+        html += subtitle(f"{name_series(series)}: {series['kind']} scaling") + table
+        html += note(said) if said not in told else Markup("")
+        told.append(said)
     remark = note("Speed-up: throughput against the fewest ranks; efficiency: speed-up / times more ranks.")
-    return [Section("Scaling in numbers", html + remark, folded=True)] if html else []
+    last = [series["points"][-1] for series in report["scaling"]]
+    pct = [each["scaling_efficiency_pct"] or each["efficiency_vs_single_pct"] for each in last]
+    result = f"efficiency {format_range(pct, '%', 0)}"
+    return [Section("Scaling in numbers", html + remark, folded=True, result=result)] if html else []
 
 
 def build_search_section(report: Report) -> list[Section]:
-    """One section; none where nothing is varied."""
+    """Build one section; empty if no setting is varied."""
     search = report.get("search")
     if not search:
         return []
@@ -244,7 +269,7 @@ def build_search_section(report: Report) -> list[Section]:
 
 
 def build_search_rows(search: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One flat row for each point, best first."""
+    """Return one flat row for each point, best first."""
     rows = []
     for point in search["points"]:
         row = {**point, "apart": "no" if point["within_noise"] else "yes"}
@@ -255,7 +280,7 @@ def build_search_rows(search: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def list_columns(search: Mapping[str, Any]) -> Columns:
-    """Of the table of points."""
+    """Return the columns of the table of points."""
     goal = search["goal"]
     tested = {
         "test_accuracy_pct": Column("test_accuracy_pct", "test accuracy", "%", 2),
@@ -280,7 +305,7 @@ def list_columns(search: Mapping[str, Any]) -> Columns:
 
 
 def build_sharding_section(entries: Sequence[Mapping[str, Any]]) -> list[Section]:
-    """One section; none without a run."""
+    """Return one section; none without a run."""
     if not entries:
         return []
     bars: dict[str, dict[str, float | None]] = {}
@@ -299,4 +324,6 @@ def build_sharding_section(entries: Sequence[Mapping[str, Any]]) -> list[Section
     html = html_table(rows, SHARDING_COLUMNS[:-1])
     for why, names in different.items():
         html += note(f"{', '.join(names)}: {why}.")
-    return [Section("Sharding", html + stacked_bars(bars, "GiB per rank") + remark, folded=True)]
+    kept = f"{sum(entry['kept'] is True for entry in entries)} of {len(entries)} promises kept"
+    html += (stacked_bars(bars, "GiB per rank") if len(entries) <= MOST_DRAWN else Markup("")) + remark
+    return [Section("Sharding", html, folded=True, result=kept)]

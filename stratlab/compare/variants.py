@@ -1,15 +1,20 @@
-"""Which runs are the same thing: their facts as the rules name them, repeats, and what runs are meant to differ in.
+"""Decide which runs are the same: their facts by the rules, repeats, and differences on purpose.
 
 read_fact        a fact of one run, from its files
 build_variants   runs that are repeats of each other: equal in all that matters but facts that are set aside
+name_variants    a name for each of them: its run, or what its repeats have in common
+join_seeds       comparable runs of several seeds, joined through the variants that ran with both
 excuse           settings that runs are meant to differ in: what follows from each, which differences they excuse
 """
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from stratlab.compare.placement import KINDS, ComparedRun
@@ -22,22 +27,22 @@ from stratlab_spec.strategies import KNOBS
 
 UNKNOWN = "unknown"
 ADDING = ("tp", "cp")
-"""Axes on which activations are added up, in the type of the products."""
+"""Axes on which activations are summed, in the type of the products."""
 REDUCED = {"bf16": "bfloat16"}
 """The knob reduce_dtype -> the type of the gradients; with any other value it is float32."""
 SEED_FACTS = {"seed", "repeat", "initial_weights_sha256", "data_order_sha256"}
-"""What another seed changes; a repeat may or may not have one."""
+"""Facts that another seed changes; a repeat may or may not have one."""
 STRATEGY = ("strategy", "offload", "zeropp", *KNOBS)
-"""Settings that say what a strategy is; the audit leaves them out, because they are what is compared."""
+"""Settings that define a strategy; the audit leaves them out, because they are compared."""
 LAYOUT = ("layout", "dimensions", "sequence_parallel")
-"""How a layout was asked for: what it became decides, but where the number of processes may differ."""
+"""How a layout was requested: the resolved one decides, unless the number of processes may differ."""
 AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
 FOLLOWING = ("grad_accum_steps",)
 """The audit leaves it to others, but one variant has one of it."""
 
 
 def read_fact(run: ComparedRun, rule: Rule) -> Any:
-    """The fact of one run, or "unknown" where the run does not tell it."""
+    """Return the fact of one run, or "unknown" if the run has no record of it."""
     if rule.task not in ("", read_task(run)):
         return f"not of {read_task(run)}"
     value = _read(run, rule)
@@ -55,7 +60,7 @@ def read_fact(run: ComparedRun, rule: Rule) -> Any:
 
 
 def read_task(run: RunRecord) -> str:
-    """Of what kind it is, as the rules name it."""
+    """Return the kind of the run, as the rules name it."""
     return "text" if run.is_text else "image"
 
 
@@ -71,16 +76,16 @@ def _read(run: ComparedRun, rule: Rule) -> Any:
     if len(values) != run.resolved.get("world_size") or None in values:
         return None
     if all(isinstance(value, list) for value in values):
-        every = sorted({item for value in values for item in value})  # a rank may hold nothing of a kind
+        every = sorted({item for value in values for item in value})  # a rank may lack a kind
         return _divide_types(run, every, rule.added) if rule.added else every
     distinct = sorted(set(map(str, values)))
     return distinct[0] if len(distinct) == 1 else distinct
 
 
 def _divide_types(run: RunRecord, types: Sequence[str], added: str) -> list[str]:
-    """Those of the gradients, or of the activations alone: ranks record them together.
+    """Return only the types of the gradients, or of the activations: ranks record them together.
 
-    Of gradients that no rank has to add up the type is the one in which they would be.
+    If no rank adds up gradients, their type is the one in which they would be added.
     """
     if all((run.axes.get(axis) or 1) == 1 for axis in ADDING):
         return list(types) if added == "gradients" else []
@@ -93,7 +98,7 @@ def _divide_types(run: RunRecord, types: Sequence[str], added: str) -> list[str]
 
 
 def read_path(value: Any, path: Sequence[str]) -> Any:
-    """What lies below these keys; None where there is nothing."""
+    """Return the value below these keys; None without one."""
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     return value
@@ -106,9 +111,9 @@ def _empty(value: Any) -> bool:
 def build_variants(
     runs: Sequence[ComparedRun], aside: Collection[str] = (), with_axes: bool = True
 ) -> list[list[ComparedRun]]:
-    """Groups of runs that are equal in everything that matters, besides their seed, in order of appearance.
+    """Return groups of runs that are equal in everything that matters, except their seed, in order of appearance.
 
-    Left out is what is not finished, and what is not what its name says (degenerate layouts).
+    Unfinished runs and degenerate layouts are left out.
 
     Args:
         aside: fields of the rules that may differ as well.
@@ -122,13 +127,12 @@ def build_variants(
 
 
 def is_same_but_strategy(a: ComparedRun, b: ComparedRun, aside: Collection[str] = ()) -> bool:
-    """Whether two runs differ in nothing that matters but their strategy with its settings and axes, their seed, and
-    what is set aside."""
+    """Return whether two runs differ only in their strategy with its settings and axes, their seed, and `aside`."""
     return _read_identity(a, {*SEED_FACTS, *aside}, None) == _read_identity(b, {*SEED_FACTS, *aside}, None)
 
 
 def _read_identity(run: ComparedRun, aside: Collection[str], with_axes: bool | None) -> str:
-    """`with_axes`: None = without the strategy as well."""
+    """Return the facts that identify a run. `with_axes`: None = without the strategy as well."""
     settings = run.settings
     judged = [rule for rule in RULES if rule.matters or rule.field in FOLLOWING]
     listed = {rule.path[1] for rule in RULES if rule.path[:1] == ("config",)}
@@ -138,7 +142,7 @@ def _read_identity(run: ComparedRun, aside: Collection[str], with_axes: bool | N
     facts |= {name: settings[name] for name in settings.keys() - listed - own if name not in aside}
     if with_axes is not None:
         facts |= {name: settings.get(name) for name in STRATEGY} | {"strategy": run.strategy}
-    if UNKNOWN in facts.values():  # what is not known cannot be equal
+    if UNKNOWN in facts.values():  # unknown values cannot be equal
         facts["alone"] = run.name
     if with_axes is not None:
         axes, layout = run.axes, run.resolved.get("layout") or {}
@@ -150,21 +154,90 @@ def _read_identity(run: ComparedRun, aside: Collection[str], with_axes: bool | N
     return json.dumps(facts, sort_keys=True, default=str)
 
 
+SEED_ENDING = re.compile(r"([-_.](with|seed|s|run|r|repeat))+$")
+"""Of a name, before the number of a repeat."""
+
+
+def name_variants(variants: Sequence[Sequence[RunRecord]]) -> dict[str, str]:
+    """Return run -> the unique name of its variant.
+
+    A single run keeps its own name; repeats have their strategy's name, or else the common beginning of their names.
+    """
+    repeated = [variant for variant in variants if len(variant) > 1]
+    strategies = Counter(str(variant[0].strategy) for variant in variants)
+    taken = {variant[0].name for variant in variants if len(variant) == 1}
+    names = {run.name: run.name for variant in variants for run in variant}
+    for variant in repeated:
+        runs = [run.name for run in variant]
+        words = zip(*(re.findall(r"[-_.]*[^-_.]+", run) for run in runs), strict=False)
+        begin = "".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, words))
+        begun = [str(variant[0].strategy)] if strategies[str(variant[0].strategy)] == 1 else []
+        wishes = [*begun, SEED_ENDING.sub("", begin), begin]
+        others = [name for name in names if name not in runs] or [""]
+        usable = (wish for wish in wishes if wish and wish not in taken)
+        name = next((wish for wish in usable if not all(each.startswith(wish) for each in others)), runs[0])
+        taken.add(name)
+        names |= dict.fromkeys(runs, name)
+    return names
+
+
+def join_seeds(
+    alike: Sequence[Sequence[str]],
+    parts: Sequence[Sequence[str]],
+    runs: Sequence[ComparedRun],
+    doubtful: Collection[str] = (),
+) -> tuple[list[list[str]], bool]:
+    """Join runs of several seeds.
+
+    Losses show that two strategies compute the same training with one seed. A strategy that ran with two seeds is
+    one thing, so runs that agree with it under either seed are comparable.
+
+    Args:
+        alike: groups of runs with equal facts, and so of one seed.
+        parts: the same, divided by the losses. Of one group the largest part is joined; where none is, no part.
+        doubtful: runs that are never joined, because a fact that follows from the seed is not known.
+
+    Returns:
+        the groups, the largest first, and whether the seed keeps no two runs apart that nothing else does.
+    """
+    names = [run.name for run in runs]
+    variant_of = {run.name: i for i, each in enumerate(build_variants(runs)) for run in each}
+    joined: list[list[str]] = []
+    rest: list[list[str]] = []
+    seeds = {run.name: str(run.settings.get(SEED_SETTING)) for run in runs}
+    for same in alike:
+        inside = sorted((part for part in parts if {*part} <= {*same}), key=len, reverse=True)
+        is_clear = (len(inside) == 1 or len(inside[0]) > len(inside[1])) and not {*same} & {*doubtful}
+        mine = {variant_of[name] for name in inside[0]}
+        shares = [part for part in joined if is_clear and mine & {variant_of[name] for name in part}]
+        # other facts under one seed are no other seed
+        is_clear = is_clear and seeds[inside[0][0]] not in {seeds[name] for part in shares for name in part}
+        rest += [[*part] for part in inside[is_clear:]]
+        if is_clear:
+            joined = [part for part in joined if part not in shares]
+            joined.append(sorted(sum(shares, [*inside[0]]), key=names.index))
+    identities = {run.name: _read_identity(run, SEED_FACTS, None) for run in runs}
+    whole = [part for part in rest if {*part} in map(set, alike)]
+    ends = [{identities[name] for name in part} for part in (*joined, *whole)]
+    alone = all(not (a & b) for i, a in enumerate(ends) for b in ends[:i])
+    return sorted([*joined, *rest], key=len, reverse=True), alone
+
+
 def find_typical(names: Sequence[str], values: Mapping[str, float]) -> str:
-    """The run whose value is the (lower) median of the repeats; of equal ones the first."""
+    """Return the run whose value is the (lower) median of the repeats; of equal ones the first."""
     middle = statistics.median_low([values[name] for name in names])
     return next(name for name in names if values[name] == middle)
 
 
 PREFIX = "run.config."
 SEED_SETTING = "seed"
-"""Runs that differ in it alone are repeats, whatever else is varied."""
+"""Runs that differ only in it are repeats, whatever else is varied."""
 REFUSED = {
     **dict.fromkeys(
         ("dataset", "dataset_path", "image_column", "label_column", "task", "validation_fraction"),
         "results on other data answer another question",
     ),
-    **dict.fromkeys(("run", "comparison", "results", "mode"), "it is no setting of the training"),
+    **dict.fromkeys(("run", "comparison", "results", "mode"), "it is not a setting of the training"),
     "strategy": "strategies are compared without being named here",
     SEED_SETTING: "runs with another seed are repeats without being named here",
 }
@@ -176,10 +249,10 @@ CARRIED_OUT = (
     "loss_chunk_tokens",
     "data_residence",
 )
-"""How one training is carried out: with other memory and another speed, and the same losses. Runs that are meant to
-differ in these alone are compared as strategies are."""
+"""How one training is carried out: with other memory and another speed, and the same losses. Runs that differ on
+purpose only in these are compared as strategies are."""
 CHANGES = ("batch_norm_samples",)
-"""Facts that follow from one of them and change what is learnt."""
+"""Facts that follow from one of them and change the learning."""
 LENGTH = ("resolved.steps", "steps done", "resolved.profile_first_step", "data_order_sha256")
 SHAPE = (
     *("parameters", "trainable_parameters", "flops_per_sample", "flops_per_token", "initial_weights_sha256"),
@@ -189,7 +262,7 @@ TYPES = ("parameter dtypes", "gradient dtypes", "optimizer dtypes", "reduction d
 FACTS_FOLLOWING: Mapping[str, tuple[str, ...]] = {
     SEED_SETTING: ("initial_weights_sha256", "data_order_sha256"),
     "optimizer": (*MOMENTS, "optimizer dtypes"),
-    "momentum": ("optimizer dtypes",),  # none of it, no state
+    "momentum": ("optimizer dtypes",),  # without it, no state
     "global_batch_size": LENGTH,
     "epochs": LENGTH,
     "steps": LENGTH,
@@ -214,13 +287,13 @@ FACTS_FOLLOWING: Mapping[str, tuple[str, ...]] = {
 
 
 def parse_varied(text: str) -> tuple[str, ...]:
-    """`lr,run.config.optimizer` -> (lr, optimizer)."""
+    """Return `lr,run.config.optimizer` -> (lr, optimizer)."""
     names = (name.strip().removeprefix(PREFIX) for name in text.split(",") if name.strip())
     return tuple(take_new_names(dict.fromkeys(names)))
 
 
 def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:
-    """That each is a setting that these runs have, and may be varied.
+    """Check that each is a setting that these runs have, and may be varied.
 
     Raises:
         UserError: with every wrong name.
@@ -236,7 +309,9 @@ def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:
                 for each in sorted(known - REFUSED.keys())
                 if len({str(run.settings.get(each)) for run in runs}) > 1
             ]
-            what = ", ".join(filter(None, (f"{name} is no setting of these runs", ask_nearest(name, known))))
+            what = ", ".join(
+                filter(None, (f"{name} is not a setting of these runs", ask_nearest(name, known)))
+            )
             of_use = ", ".join(differing) or "no setting that may be varied"
             wrong.append(f"{what}; these runs differ in {of_use} [SL-varied-no-setting]")
     if wrong:
@@ -244,9 +319,9 @@ def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:
 
 
 def find_ways(differences: Sequence[Difference]) -> list[str]:
-    """The varied settings that runs differ in and that leave the training what it is.
+    """Return the varied settings in which runs differ and that do not change the training.
 
-    Batch norm makes another training of another micro-batch.
+    With batch norm another micro-batch is another training.
     """
     excused = {name for entry in differences for name in entry.causes}
     other = {name for entry in differences if entry.field in CHANGES for name in entry.causes}
@@ -254,18 +329,20 @@ def find_ways(differences: Sequence[Difference]) -> list[str]:
 
 
 def is_way(entry: Difference, ways: Sequence[str]) -> bool:
-    """Whether a difference is one of `ways`, or follows from one, and from nothing else."""
+    """Return whether a difference is one of `ways`, or follows only from them."""
     return bool(entry.varied) and {*entry.causes} <= {*ways}
 
 
 def name_way(run: str, differences: Sequence[Difference], ways: Sequence[str]) -> str:
-    """`micro_batch_size=16 compile=true`: how a run was carried out, where that is varied."""
+    """Return `micro_batch_size=16 compile=true`: how a run was carried out, if that is varied."""
     meant = [entry for entry in differences if is_way(entry, ways) and run in entry.values]
     return " ".join(f"{entry.field}={format_fact(entry.values[run])}" for entry in meant)
 
 
 def list_ways(differences: Sequence[Difference]) -> list[str]:
-    """The settings that alone keep runs from being compared and that may be varied besides; none where others do."""
+    """Return the settings that are the only obstacle to comparing the runs and that may be varied; empty with other
+    obstacles.
+    """
     apart = [entry for entry in differences if entry.keeps_apart]
     differing, keeping = {entry.field for entry in differences}, {entry.field for entry in apart}
     following = {name: {name, *FACTS_FOLLOWING.get(name, ())} for name in CARRIED_OUT if name in differing}
@@ -278,14 +355,14 @@ def list_ways(differences: Sequence[Difference]) -> list[str]:
 def excuse(
     rule: Rule, values: Mapping[str, Any], varied: Sequence[str], runs: Sequence[RunRecord]
 ) -> tuple[str, str]:
-    """(the settings that excuse a difference, "" where none does; why a fact that could follow does not, or "").
+    """Return (the settings that excuse a difference, or ""; why a fact that could follow does not, or "").
 
-    What follows from a setting must be the same in all runs with the same value of it: momentum that differs between
-    two runs of one optimizer is another difference.
+    Consequences of a setting must be equal in all runs with the same value of it: momentum that differs between two
+    runs of one optimizer is another difference.
 
     Args:
         values: run -> its value of the rule's fact.
-        varied: settings that the runs are meant to differ in.
+        varied: settings in which the runs differ on purpose.
     """
     if not varied or UNKNOWN in values.values() or rule.expected is not None:
         return "", ""

@@ -1,8 +1,8 @@
-"""The parts of the page that judge: who is best in what, may the runs be compared, do they compute the same.
+"""The parts of the page that judge: the best runs, whether the runs may be compared, whether they compute the same.
 
-build_lead        one sentence and a tile per question
-build_banner      the two sentences that weigh most of all that the numbers can and cannot say; `build_caveats` has all
-build_fairness, build_agreement, build_sources   what the answer rests on
+build_lead        one sentence and a tile per question.
+build_banner      the two most important caveats; `build_caveats` has all.
+build_fairness, build_agreement, build_sources   the evidence for the answer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from stratlab.compare.answers import is_foreign, name_answers, say_answer
 from stratlab.compare.attribution_view import NOTES
 from stratlab.compare.fairness import FIRST_STEPS
 from stratlab.compare.rules import Difference
-from stratlab.compare.run_rows import Rows, read_rows
+from stratlab.compare.run_rows import read_rows
 from stratlab.compare.search_ranking import say_search
-from stratlab.compare.winners import LEAST_LEAD_PCT, ON_CPU, ONE_REPEAT
+from stratlab.compare.trust import REPEATED, list_doubts
+from stratlab.compare.winners import ON_CPU, ONE_REPEAT
 from stratlab.drawing import (
     Column,
     Columns,
@@ -33,39 +34,43 @@ from stratlab.drawing import (
 )
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import RunRecord
-from stratlab.wording import capitalize, count_processes, format_count, format_fact, format_number
+from stratlab.wording import capitalize, count_processes, format_count, format_fact, format_number, name_few
 from stratlab_spec.timed_steps import RULE
 
 Report = Mapping[str, Any]
-"""report.json, with names of runs as they are shown."""
+"""report.json, with names of runs as shown."""
 MOST_VALUES = 4
+HASH = 40
+"""Letters; longer words are cut."""
+MOST_COLUMNS = 8
+"""Runs side by side in a table."""
+MOST_ANSWERS = 3
+"""Of series and groups; their tables have all."""
 MOST_PAIRS = 15
 """Six runs; up to here every pair stands in one table."""
+MOST_SHOWN = 6
+"""Of more pairs those furthest apart."""
 AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
-"""Timed steps of a run below which its median may be chance."""
-UNSTEADY = 3.0
-"""Times the median that one step in twenty takes or exceeds: from here on something else was at work."""
 MOST_CAVEATS = 2
-MORE = {  # remark of the report -> what the page says of it
+MORE = {  # remark of the report -> text on the page
     ON_CPU: "Measured on CPU: times and their causes do not carry over to GPUs; memory, bytes sent and losses do",
-    ONE_REPEAT: f"One repeat per strategy, so no confidence interval: differences below {LEAST_LEAD_PCT:g} % count as "
-    "none",
+    ONE_REPEAT: REPEATED.rstrip("."),
 }
 
 
 def build_lead(report: Report, runs: Sequence[RunRecord]) -> Markup:
-    """One sentence, and a tile for each answer."""
+    """Return one sentence, and a tile for each answer."""
     lead = Markup('<p class="lead">{}</p>').format(say_answer(report, runs))
     return lead + tile_row(name_answers(report, runs))
 
 
 def build_banner(report: Report) -> list[str | Markup]:
-    """What must not be missed."""
+    """Return the most important caveats."""
     return _list_caveats(report)[:MOST_CAVEATS]
 
 
 def _list_caveats(report: Report) -> list[str | Markup]:
-    """Sentences, those first that weigh most: doubts, runs that are left out, then what holds for all numbers."""
+    """Return sentences, the most important first: doubts, runs that are left out, then facts about all numbers."""
     rows = read_rows(report)
     compared = {row.run: row.is_compared for row in rows}
     lost: list[str] = []
@@ -73,7 +78,7 @@ def _list_caveats(report: Report) -> list[str | Markup]:
     of_all: list[str] = []
     for remark in report["remarks"]:
         run = remark.split()[0].rstrip(",:")
-        if run in compared:  # its name stays as it is
+        if run in compared:  # its name stays
             (of_runs if compared[run] else lost).append(f"{remark}.")
         else:
             of_all.append(f"{capitalize(MORE.get(remark, remark))}.")
@@ -81,56 +86,25 @@ def _list_caveats(report: Report) -> list[str | Markup]:
     of_all += [f"{capitalize(each)}." for each in notes]
     if unsettled := ", ".join(row.run for row in rows if row.warmup and not row.warmup["settled"]):
         of_all.append(f"Step times had not settled, or too few to tell: {unsettled}.")
-    return [*map(loud, say_doubts(report)), *lost, *of_all, *of_runs]
+    return [*(loud(doubt.sentence) for doubt in list_doubts(report)), *lost, *of_all, *of_runs]
 
 
 def build_caveats(report: Report) -> Section:
-    """All that the numbers can and cannot say, and what the runs were made with."""
+    """Build all caveats of the numbers, and the origin of the runs."""
     headline = report["headline"]
     said = [describe_origin(report), f"{capitalize(headline['verdict'])}: {headline['reason']}."]
-    said += [f"{answer}." for answer in headline["answers"]]
+    said += [f"{answer}." for answer in headline["answers"][:MOST_ANSWERS]]
+    if rest := headline["answers"][MOST_ANSWERS:]:
+        said.append(f"{format_count(len(rest), 'more answer')}: summary.md.")
     said += [f"Left out: {entry['folder']} {entry['why']}." for entry in report["not_runs"]]
     said += [f"{'; '.join(say_search(report['search']))}."] * bool(report["search"])
-    html = Markup("").join(map(paragraph, [*said, *_list_caveats(report)]))
-    return Section("Caveats and origin", html, folded=True)
-
-
-FLAGS = {  # of the report -> what it means for the times
-    "few_timed_steps": "Only a few steps are timed ({}), so a time can be chance: train longer before you trust one",
-    "unequal_warm_up": "Unequal warm-up ({} steps left out), so the times are of unequal stretches",
-    "busy_machine": "Other work kept the machine busy ({} %), so times may be too long",
-}
-NOT_COMPARED = "Other work kept the machine busy ({} %), so the times are not comparable"
-
-
-def say_doubts(report: Report) -> list[str]:
-    """Return the sentences that no reader may miss: the report's flags, then steps that are too uneven."""
-    said = []
-    for each in report.get("flags", []):
-        values = ", ".join(f"{run} {format_number(value, 0)}" for run, value in each["values"].items())
-        means = FLAGS[each["flag"]] if each["times_comparable"] else NOT_COMPARED
-        said.append(f"{means.format(values)}.")
-    return [*said, *filter(None, [say_unsteady(read_rows(report))])]
-
-
-def say_unsteady(rows: Rows) -> str:
-    """Whose steps are so uneven that another start may give another answer; "" where none is."""
-    ratios = {
-        row.run: row.step_time_ms_p95 / row.step_time_ms_p50
-        for row in rows
-        if row.is_compared and row.step_time_ms_p95 and row.step_time_ms_p50
-    }
-    uneven = [f"{run} {format_number(ratio, 0)}" for run, ratio in ratios.items() if ratio >= UNSTEADY]
-    if not uneven:
-        return ""
-    return (
-        f"Uneven steps: one in twenty takes several times the median ({', '.join(uneven)} times), so run again on a "
-        "quiet machine before you trust a time."
-    )
+    caveats = _list_caveats(report)
+    html = Markup("").join(map(paragraph, [*said, *caveats]))
+    return Section("Caveats and origin", html, folded=True, result=format_count(len(caveats), "caveat"))
 
 
 def describe_origin(report: Report, versions: bool = True) -> str:
-    """One line: hardware, backend, processes, steps, repeats, and versions unless they stand elsewhere."""
+    """Return one line: hardware, backend, processes, steps, repeats, and versions unless shown elsewhere."""
     told = {name: either(value) for name, value in report["origin"].items() if name != "versions"}
     if is_foreign(report):
         return (
@@ -144,7 +118,7 @@ def describe_origin(report: Report, versions: bool = True) -> str:
 
 
 def describe_hardware(origin: Mapping[str, Any]) -> str:
-    """`Measured on 4 GPUs (cuda), backend nccl, 4 processes on 1 node`."""
+    """Return `Measured on 4 GPUs (cuda), backend nccl, 4 processes on 1 node`."""
     hardware, device, backend = (either(origin[name]) for name in ("hardware", "device", "backend"))
     # `2 processes on 1 node`, in how many pods; several numbers where the runs differ
     asked = (origin.get(name) for name in ("world_size", "nodes", "machines"))  # a kept tuning may be older
@@ -153,7 +127,7 @@ def describe_hardware(origin: Mapping[str, Any]) -> str:
 
 
 def describe_work(report: Report) -> str:
-    """One sentence: what was trained on what; "" where no run tells, as traces of other programs."""
+    """Return one sentence about model and data; "" if they are unknown, as for traces of other programs."""
     model, dataset, samples, precision = (
         " / ".join(dict.fromkeys(format_fact(row[name]) for row in report["runs"] if row.get(name)))
         for name in ("model", "dataset", "global_batch_size", "precision")
@@ -165,7 +139,7 @@ def describe_work(report: Report) -> str:
 
 
 def describe_versions(report: Report) -> str:
-    """One line: what the runs were made with."""
+    """Return one line with the versions of the runs."""
     found = [f"{name} {either(version)}" for name, version in report["origin"]["versions"].items()]
     return f"{', '.join(found)}." if found else ""
 
@@ -184,9 +158,15 @@ def _describe_repeats(report: Report) -> str:
 
 
 def build_fairness(report: Report) -> Section:
-    """Every difference, and what does not differ, folded."""
+    """Build the table of differences, and equal facts, folded; for many runs each value with its runs."""
     differences = [Difference(**entry) for entry in report["fairness"]["differences"]]
+    matter = sum(entry.keeps_apart for entry in differences)
+    same = [{"field": name, "value": _short(value)} for name, value in report["fairness"]["same"].items()]
+    told = f"{len(same)} equal, {format_count(matter, 'difference')} that matter{'s' * (matter == 1)}"
+    title = "Settings and facts"
     runs = list(dict.fromkeys(name for entry in differences for name in entry.values))
+    if len(runs) > MOST_COLUMNS:
+        return Section(title, _list_values(differences, len(same)), folded=True, result=told)
     badges = {True: badge("matters", "bad"), False: badge("harmless", "plain")}
     rows = [
         {
@@ -201,13 +181,31 @@ def build_fairness(report: Report) -> Section:
     html = paragraph("Nothing differs.")
     if rows:
         html = html_table(rows, ["field", "matters", Column("why", wide=True), *of_runs])
-    same = [{"field": name, "value": _short(value)} for name, value in report["fairness"]["same"].items()]
     html += details(f"{len(same)} identical settings", html_table(same, ["field", "value"]))
-    return Section("Fairness", html, folded=True)
+    return Section(title, html, folded=True, result=told)
+
+
+def _list_values(differences: Sequence[Difference], same: int) -> Markup:
+    """List the values that keep runs apart, with the runs that have them, without the usual value."""
+    rows = []
+    for entry in (entry for entry in differences if entry.keeps_apart):
+        runs: dict[str, list[str]] = {}
+        for name, value in entry.values.items():
+            text = format_fact(value)
+            runs.setdefault(text if len(text) < HASH else f"{text[:12]}…", []).append(name)
+        usual = max(runs, key=lambda value: len(runs[value]))
+        others = [f"{value}: {name_few(names)}" for value, names in runs.items() if value != usual]
+        rows.append({"field": entry.field, "most runs": usual, "others": "; ".join(others)})
+    left = len(differences) - len(rows)
+    html = html_table(rows, ["field", "most runs", Column("others", wide=True)])
+    harmless = format_count(left, "harmless difference")
+    return html + note(f"report.json has the reasons, {harmless} and {same} equal settings.")
 
 
 def build_agreement(report: Report) -> Section:
-    """Pairs of runs and how far apart their first losses are; of many, those to which nothing is allowed are folded."""
+    """Build the table of pairs with the distance of their first losses; of many pairs, those without a bar are
+    folded.
+    """
     rows = [
         {
             **pair,
@@ -216,6 +214,9 @@ def build_agreement(report: Report) -> Section:
         }
         for pair in report["loss_agreement"]["pairs"]
     ]
+    agree = [row for row in report["loss_agreement"]["pairs"] if row["agrees"] is not None]
+    told = f"{sum(row['agrees'] for row in agree)} of {format_count(len(agree), 'judged pair')} agree"
+    told = told if agree else "no pair judged"
     columns: Columns = [
         Column("pair", "runs"),
         Column("steps", "steps compared"),
@@ -228,17 +229,18 @@ def build_agreement(report: Report) -> Section:
         Column("first_grad_norm_difference", "gradient norm of step 1, difference"),
     ]
     remark = note(NOTES.agreement(FIRST_STEPS))
-    apart = [row for row in rows if row["allowed_pct"] is None] if len(rows) > MOST_PAIRS else []
-    shown = [row for row in rows if row not in apart]
-    html = html_table(shown, columns) if shown or not apart else Markup("")
-    if apart:
-        html += details(f"{len(apart)} pairs that other facts keep apart", html_table(apart, columns))
-    return Section("Do they compute the same?", html + remark, folded=True)
+    shown = rows
+    if len(rows) > MOST_PAIRS:  # nothing is judged where other facts keep two runs apart
+        judged = [row for row in rows if row["allowed_pct"] is not None]
+        shown = sorted(judged, key=lambda row: -(row["loss_difference_pct"] or 0.0))[:MOST_SHOWN]
+        remark += note(f"The other {len(rows) - len(shown)} of {len(rows)} pairs: report.json.")
+    return Section("Agreement of the losses", html_table(shown, columns) + remark, folded=True, result=told)
 
 
 def build_sources(report: Report) -> Section:
-    """Where each number comes from, and which files are missing."""
+    """Build the table of each number's source and of missing files; of many runs only those that lack one."""
     html = Markup(NOTES.sources(RULE))
+    listed = [row for row in report["runs"] if len(report["runs"]) <= MOST_COLUMNS or not row["complete"]]
     rows = [
         {
             **row,
@@ -246,26 +248,30 @@ def build_sources(report: Report) -> Section:
             "complete": badge("complete", "good") if row["complete"] else badge("not complete", "warn"),
             "lacks": ", ".join([*row["missing"], *row["problems"]]) or None,
         }
-        for row in report["runs"]
+        for row in listed
     ]
     columns: Columns = [
         *("run", "complete", "lacks", "attempts", Column("ending", "how it ended")),
         *(Column("step_times_from", "step times from"), Column("warmup", "warm-up left out")),
         *("run_dir", "mlflow_run_id"),
     ]
-    return Section("Where the numbers come from", html + html_table(rows, columns), folded=True)
+    whole = f"{sum(row['complete'] for row in report['runs'])} of {format_count(len(report['runs']), 'run')} complete"
+    html += html_table(rows, columns) if rows else Markup("")
+    return Section("Sources of the numbers", html, folded=True, result=whole)
 
 
 def either(value: Any) -> str:
-    """A fact of the origin; a list holds the values on which the runs differ. Of many numbers the range is enough."""
+    """Return a fact of the origin; a list holds the values on which the runs differ. Of many numbers the range is
+    enough.
+    """
     if isinstance(value, list) and len(value) > MOST_VALUES and all(map(is_number, value)):
         return f"{format_number(min(value))} to {format_number(max(value))}"
     return " / ".join(map(either, value)) if isinstance(value, list) else format_number(value)
 
 
 def _short(value: Any) -> Any:
-    """Hashes are cut: their first letters tell them apart."""
-    if isinstance(value, str) and len(value) >= 40 and " " not in value:
+    """Return the value with hashes cut: their first letters distinguish them."""
+    if isinstance(value, str) and len(value) >= HASH and " " not in value:
         return Markup('<span title="{}">{}…</span>').format(value, value[:12])
     if isinstance(value, list):
         return ", ".join(map(format_fact, value))

@@ -1,9 +1,9 @@
-"""Which run is best in what, if that may be said at all. A name not earned is None with its reason.
+"""Find the best run by each measure, if it can be named. None stands for a name that is not earned, with its reason.
 
-Band, build_noise     how far repeats of one thing lie apart by chance: from which difference on one may speak of one
-name_winners          the best run in each of METRICS, over all runs or within groups of comparable runs
-build_pareto          memory against throughput: which runs nobody beats in both
-build_goals           the best run for a goal: fastest, least memory, fastest that fits
+Band, build_noise     the distance of repeats by chance: a larger difference is a result.
+name_winners          the best run in each of METRICS, over all runs or within groups of comparable runs.
+build_pareto          memory against throughput: runs that no other run exceeds in both.
+build_goals           the best run for a goal: fastest, least memory, fastest that fits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Z_95 = 1.96
 METHOD = "pooled standard deviation of the repeats' values, relative to their mean, times Student's t (95 %)"
 NO_BAND = "one repeat: no band"
 LEAST_LEAD_PCT = 2.0
-"""Of a measured number from one repeat: less than runs of the same strategy differ by chance."""
+"""Percent of a measured number from one repeat: runs of the same strategy differ by less by chance."""
 ONE_REPEAT = "one repeat per strategy: there is no confidence interval"
 NO_INTERVAL = "; one repeat, so no confidence interval"
 NOT_RECORDED = "not recorded by"
@@ -44,12 +44,12 @@ MEMORIES = {
 
 @dataclass(frozen=True)
 class Band:
-    """What one more repeat would differ by.
+    """The scatter of one more repeat.
 
     Attributes:
         relative: half width of the band around one run, as a share of its value.
         degrees: of freedom: repeats minus groups, over all groups with at least two.
-        repeats: values that went in.
+        repeats: number of values.
     """
 
     relative: float
@@ -57,16 +57,17 @@ class Band:
     repeats: int
 
     def of_difference(self, a: float, b: float, repeats_a: int = 1, repeats_b: int = 1) -> float:
-        """Half width of the band around a - b; with repeats: of the difference of their means."""
+        """Return half width of the band around a - b; with repeats: of the difference of their means."""
         return self.relative * math.sqrt(a * a / repeats_a + b * b / repeats_b)
 
 
 def build_band(groups: Sequence[Sequence[float]]) -> Band | None:
-    """Pools the spread of all groups of repeats; None without any repeat. Slow and fast runs are taken to spread
-    equally in relation to their value.
+    """Pool the spread of all groups of repeats; None without any repeat.
+
+    Slow and fast runs are assumed to spread equally in relation to their value.
 
     Args:
-        groups: the values of the repeats, one group for each thing that was repeated; single ones do not count.
+        groups: the values of the repeats, one group for each repeated thing; single ones do not count.
     """
     repeated = [list(group) for group in groups if len(group) > 1 and statistics.fmean(group) > 0]
     degrees = sum(len(group) - 1 for group in repeated)
@@ -77,17 +78,17 @@ def build_band(groups: Sequence[Sequence[float]]) -> Band | None:
 
 
 def get_t_95(degrees: int) -> float:
-    """Student's t, two-sided 95 %; beyond the table at most 1 % too large."""
+    """Return Student's t, two-sided 95 %; beyond the table at most 1 % too large."""
     return T_95[degrees - 1] if degrees <= len(T_95) else Z_95 + 2.5 / degrees
 
 
 def build_noise(rows: Rows, variants: Sequence[Sequence[str]]) -> tuple[Band | None, dict[str, Any]]:
-    """The band of the median step times, and what the report says about repeats.
+    """Return the band of the median step times, and the report's facts about repeats.
 
     Returns:
-        the band, and {method, relative_pct (half width, None without repeats), degrees, repeats (runs that went in),
-        variants: [[runs that are repeats of each other]], noise_ms: run -> half width of the band around its median
-        step}.
+        the band, and {method, relative_pct (half width, None without repeats), degrees, repeats (number of runs),
+        variants, noise_ms}. variants are [[runs that are repeats of each other]], noise_ms is run -> half width of
+        the band around its median step.
     """
     timed = [row for row in rows if row.status == "finished"]
     steps = {row.run: row.step_time_ms_p50 for row in timed if row.step_time_ms_p50}
@@ -104,12 +105,12 @@ def build_noise(rows: Rows, variants: Sequence[Sequence[str]]) -> tuple[Band | N
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that runs are ranked by.
+    """A number by which runs are ranked.
 
     Attributes:
-        key: in the rows of the report; name: what its best run is; unit: for sentences.
+        key: in the rows of the report; name: of its best run; unit: for sentences.
         highest: the highest value is best, else the lowest.
-        on_cpu: why nobody is named on a CPU; empty = the number is as good there.
+        on_cpu: why no run is named on a CPU; empty = the number is as good there.
         counted: exact, so that any lead counts; else measured.
         timed: follows from the step times, so that their noise is its noise.
     """
@@ -137,7 +138,7 @@ BY_KEY = {metric.key: metric for metric in METRICS}
 
 @dataclass(frozen=True)
 class Winner:
-    """The best run by a metric; None = nobody is named. `reason`: for either."""
+    """The best configuration by a metric: a run, or the name of its repeats; None = none is named. `reason`: why."""
 
     metric: Metric
     run: str | None
@@ -148,7 +149,7 @@ class Winner:
 
 
 def name_winners(rows: Rows, why_nobody: str = "") -> list[Winner]:
-    """Of each metric. Only finished runs that are what their name says.
+    """Return the winner of each metric, only among finished runs that are not degenerate.
 
     Args:
         rows: `runs` of the report, or of one of its groups.
@@ -159,14 +160,18 @@ def name_winners(rows: Rows, why_nobody: str = "") -> list[Winner]:
 
 
 def name_group_winners(rows: Rows, fairness: Fairness) -> dict[tuple[str, ...], list[Winner]]:
-    """The best runs within each group of two and more comparable runs, where not all runs are comparable."""
+    """The best within each group of comparable runs that are not only repeats, where not all runs are comparable."""
     groups = [] if fairness.is_comparable else fairness.groups
-    members = {tuple(group): [row for row in rows if row.run in group] for group in groups if len(group) > 1}
-    return {group: name_winners(of_group) for group, of_group in members.items()}
+    members = {tuple(group): [row for row in rows if row.run in group] for group in groups}
+    return {
+        group: name_winners(of_group)
+        for group, of_group in members.items()
+        if len({row.configuration for row in of_group}) > 1
+    }
 
 
 def write_winners(winners: Sequence[Winner]) -> dict[str, Any]:
-    """As report.json has them."""
+    """Return the winners in the form of report.json."""
     return {
         "winners": {each.metric.key: each.run for each in winners},
         "winner_reasons": {each.metric.key: each.reason for each in winners},
@@ -174,13 +179,13 @@ def write_winners(winners: Sequence[Winner]) -> dict[str, Any]:
 
 
 def read_winners(report: Mapping[str, Any]) -> list[Winner]:
-    """Of report.json, or of one of its groups."""
+    """Return the winners of report.json, or of one of its groups."""
     reasons = report["winner_reasons"]
     return [Winner(BY_KEY[key], run, reasons[key]) for key, run in report["winners"].items()]
 
 
 def list_best(winners: Sequence[Winner]) -> str:
-    """`shortest step: ddp, least memory held by the state: fsdp`; "" where nobody is named."""
+    """Return `shortest step: ddp, least memory held by the state: fsdp`; "" without winners."""
     return ", ".join(str(each) for each in winners if each.run)
 
 
@@ -194,9 +199,9 @@ def _best(metric: Metric, rows: Rows) -> tuple[str | None, str]:
         return None, f"{NOT_RECORDED} {', '.join(silent)}"
     strategies: dict[str, list[RunRow]] = {}
     for row in rows:
-        strategies.setdefault(row.variant, []).append(row)
+        strategies.setdefault(row.configuration, []).append(row)
     if len(strategies) < 2:
-        return None, "all runs are repeats of one strategy"
+        return None, "all runs are repeats of one configuration"
     sign = -1 if metric.highest else 1
     ranked = sorted(strategies.values(), key=lambda repeats: sign * _median(metric, repeats))
     return _judge(metric, ranked, sign)
@@ -207,15 +212,17 @@ def _median(metric: Metric, rows: Rows) -> float:
 
 
 def _say(metric: Metric, value: float, other: float | None = None) -> str:
-    """With its unit, sizes with one that suits them: `0.72 MiB against 1.25`."""
+    """Return the value with its unit, sizes with a suitable one: `0.72 MiB against 1.25`."""
     factor, unit = fit_unit([value, other]) if metric.unit == "GiB" else (1.0, metric.unit)
     against = f" against {format_number(other * factor)}" if other is not None else ""
     return f"{format_number(value * factor)} {unit}{against}"
 
 
 def _judge(metric: Metric, ranked: list[list[RunRow]], sign: int) -> tuple[str | None, str]:
-    """Best strategy against all others: the repeats must not overlap, and lie further apart than their noise; single
-    ones must lead clearly."""
+    """Judge the best strategy against all others.
+
+    Repeats must not overlap, and must be further apart than their noise; single runs must lead clearly.
+    """
     best, rivals = (
         sorted(group, key=lambda row: sign * getattr(row, metric.key))
         for group in (ranked[0], chain.from_iterable(ranked[1:]))
@@ -223,31 +230,38 @@ def _judge(metric: Metric, ranked: list[list[RunRow]], sign: int) -> tuple[str |
     winner, worst_of_best, second = best[0], best[-1], rivals[0]
     first, worst, other = (getattr(row, metric.key) for row in (winner, worst_of_best, second))
     lead_pct = 100 * abs(other - worst) / max(abs(other), abs(worst), 1e-30)
-    numbers = f"{_say(metric, first, other)} of {second.run}"
+    name, rival = winner.configuration, second.configuration
+    mine = _median(metric, ranked[0])
+    theirs = _median(metric, [row for row in rivals if row.configuration == rival])
+    numbers = f"{_say(metric, mine, theirs)} of {rival}"
     if sign * worst > sign * other:
-        return None, f"the repeats of {winner.run} and {second.run} overlap"
+        return None, f"the repeats of {name} and {rival} overlap"
     if worst == other:
-        return None, f"{winner.run} and {second.run} are equal: {_say(metric, first)}"
+        return None, f"{name} and {rival} are equal: {_say(metric, first)}"
     if metric.counted:
-        return winner.run, f"{numbers}; counted, exact on any hardware"
+        return name, f"{numbers}; counted, exact on any hardware"
     repeats = min(len(group) for group in ranked)
     band = _find_band(metric, ranked)
     if band is None:
         if lead_pct < LEAST_LEAD_PCT:
             return None, f"{numbers}: less than {LEAST_LEAD_PCT:g} % apart, too close for one repeat"
-        return winner.run, numbers + NO_INTERVAL
-    mine, theirs = (_median(metric, group) for group in ranked[:2])
+        return name, numbers + NO_INTERVAL
+    theirs = _median(metric, ranked[1])
     noise = band.of_difference(mine, theirs, len(ranked[0]), len(ranked[1]))
     if abs(mine - theirs) <= noise:
         return None, f"{numbers}: within the noise of repeats, {_say(metric, noise)}"
     how = (
         f"every one of {repeats} repeats is ahead" if repeats > 1 else "one repeat, but others were repeated"
     )
-    return winner.run, f"{numbers}; {how}, by more than the noise of {format_number(noise)} {metric.unit}"
+    if not noise:
+        return name, f"{numbers}; {how}"
+    return name, f"{numbers}; {how}, by more than the noise of {format_number(noise)} {metric.unit}"
 
 
 def _find_band(metric: Metric, ranked: list[list[RunRow]]) -> Band | None:
-    """Of the step times over the whole comparison where the number follows from them, else of its own repeats."""
+    """Return the band of the step times over the whole comparison if the number follows from them, else of its own
+    repeats.
+    """
     shares = [row.noise_ms / (row.step_time_ms_p50 or 0) for group in ranked for row in group if row.noise_ms]
     if metric.timed and shares:
         return Band(shares[0], 0, 0)  # one share for all
@@ -255,32 +269,39 @@ def _find_band(metric: Metric, ranked: list[list[RunRow]]) -> Band | None:
 
 
 def choose_memory(rows: Rows) -> str:
-    """The device's peak where every run has one, else what the state holds."""
+    """Return the device's peak if every run has one, else the state's memory."""
     return "peak_memory_gib" if rows and all(row.peak_memory_gib for row in rows) else "state_memory_gib"
 
 
 def build_pareto(rows: Rows, groups: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """One entry for each group of comparable runs.
+    """Return one entry for each group of comparable runs; repeats are one point, at their medians.
 
-    A run is on the front when no other one has at least its throughput with at most its memory, and is better in one
-    of the two. On CPUs nobody is: their throughput ranks nothing.
+    A point is on the front when no other one has at least its throughput with at most its memory, and is better in one
+    of the two. On CPUs the front is empty: their throughput ranks nothing.
 
     Returns:
-        [{memory: key of the rows, memory_is: in words, points: [{run, memory_gib, samples_per_s, front}], front: runs
-        by memory, note: why nobody is on it, or empty}]
+        [{memory: key of the rows, memory_is: in words, points: [{run (or the name of its repeats), runs,
+        memory_gib, samples_per_s, front}], front: by memory, note: why it is empty, or empty}]
     """
     fronts = []
     for group in groups:
         timed = [row for row in rows if row.run in group and row.samples_per_s]
         memory = choose_memory(timed)
-        sizes = {row.run: getattr(row, memory) for row in timed if getattr(row, memory)}
-        places = {row.run: (sizes[row.run], row.samples_per_s or 0.0) for row in timed if row.run in sizes}
+        sized = [row for row in timed if getattr(row, memory)]
+        repeats: dict[str, list[RunRow]] = {}
+        for row in sized:
+            repeats.setdefault(row.configuration, []).append(row)
+        places = {
+            name: (_median(BY_KEY[memory], of_name), _median(BY_KEY["samples_per_s"], of_name))
+            for name, of_name in repeats.items()
+        }
         if len(places) < 2:
             continue
-        on_cpu = any(row.device_type == "cpu" for row in timed if row.run in places)
+        on_cpu = any(row.device_type == "cpu" for row in sized)
         points = [
             {
                 "run": run,
+                "runs": [row.run for row in repeats[run]],
                 "memory_gib": place[0],
                 "samples_per_s": place[1],
                 "front": not on_cpu and not any(_beats(other, place) for other in places.values()),
@@ -294,21 +315,21 @@ def build_pareto(rows: Rows, groups: Sequence[Sequence[str]]) -> list[dict[str, 
 
 
 def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    """Whether the first (memory, samples per s) is nowhere worse than the second, and somewhere better."""
+    """Return whether the first (memory, samples per s) is nowhere worse than the second, and somewhere better."""
     return a != b and a[0] <= b[0] and a[1] >= b[1]
 
 
 def build_goals(rows: Rows, fairness: Fairness, memory_limit_gib: float | None = None) -> dict[str, Any]:
-    """Winners per goal.
+    """Return the winners per goal.
 
     Args:
         rows: `runs` of the report.
-        fairness: of the audit; nobody is named among runs that are not comparable.
+        fairness: of the audit; among runs that are not comparable no winner is named.
         memory_limit_gib: of one device; None = no such goal.
 
     Returns:
-        memory_limit_gib, fits: [{run, memory_gib, memory, fits (None = unknown)}], and
-        groups: [{runs, goals: [{goal, run (None = nobody), reason}]}].
+        memory_limit_gib, fits: [{run, memory_gib, memory, fits (None = unknown)}], and groups: [{runs, goals: [{goal,
+            run (None = not named), reason}]}].
 
     Raises:
         UserError: the limit is not above 0.
@@ -319,13 +340,11 @@ def build_goals(rows: Rows, fairness: Fairness, memory_limit_gib: float | None =
         )
     compared = [row for row in rows if row.is_compared]
     fits = [] if memory_limit_gib is None else [_judge_fit(row, memory_limit_gib) for row in compared]
+    members = [(group, [row for row in compared if row.run in group]) for group in fairness.groups]
     groups = [
-        {
-            "runs": group,
-            "goals": _name_all([row for row in compared if row.run in group], fits, memory_limit_gib),
-        }
-        for group in fairness.groups
-        if len(group) > 1
+        {"runs": group, "goals": _name_all(of_group, fits, memory_limit_gib)}
+        for group, of_group in members
+        if len({row.configuration for row in of_group}) > 1
     ]
     return {"memory_limit_gib": memory_limit_gib, "fits": fits, "groups": groups}
 
@@ -360,7 +379,7 @@ def _name_fastest_that_fits(rows: Rows, fits: Sequence[Mapping[str, Any]]) -> tu
 
 
 def _judge_fit(row: RunRow, limit: float) -> dict[str, Any]:
-    """By the device's peak; without one, what the state holds can only tell that a run does not fit."""
+    """Judge by the device's peak; without one, the state's memory can only show that a run does not fit."""
     peak, state = row.peak_memory_gib, row.state_memory_gib
     memory = "peak_memory_gib" if peak is not None else "state_memory_gib"
     fits = peak <= limit if peak is not None else False if state is not None and state > limit else None

@@ -1,8 +1,8 @@
 """The parts that every chart shares (the svg element, text, legend, axes and their ticks), and lines.
 
-Colours are classes (`f0` fill, `s0` stroke); page.css holds their values, for light and for dark. They go by position,
-the first name is blue, unless `colours` gives a name its place in the palette: where one name stands in several charts
-of a page it has one colour. Hover shows a value (`<title>`).
+Colours are classes (`f0` fill, `s0` stroke); page.css holds their values, for light and for dark. They follow the
+position, and the first name is blue. `colours` gives a name its place in the palette, so that a name in several
+charts of a page has one colour. Hover shows a value (`<title>`).
 
 8 ranks x 600 bins are 0.1 MB; a page with an embedded plotting library is 5 MB.
 """
@@ -25,17 +25,17 @@ COLOURS = 8  # Okabe and Ito's palette, in page.css
 FILLS = 2 * COLOURS  # the second eight are the first, lighter
 DASHES = 4
 LETTER = 6.6  # px of one letter at 12 px, on average
-MOST_POINTS = 800  # of one line; more than pixels helps nobody
+MOST_POINTS = 800  # of one line; more than pixels does not help
 MOST_DOTS = 12  # up to here each point is a dot
 MOST_TOOLTIPS = 60  # and up to here it has a tooltip of its own
 Points = Sequence[tuple[float, float | None]]
 
 
 def build_svg(height: float, parts: Iterable[Markup], label: str, width: float = WIDTH) -> Markup:
-    """One svg element of `width` x `height` in a box that scrolls where the screen is too narrow for its letters.
+    """Return one svg element of `width` x `height` in a box that scrolls if the screen is too narrow for its letters.
 
     Args:
-        label: what a screen reader says.
+        label: text for a screen reader.
     """
     body = Markup("").join(parts)
     return Markup(
@@ -45,7 +45,7 @@ def build_svg(height: float, parts: Iterable[Markup], label: str, width: float =
 
 
 def fit_screens(draw: Callable[[float], Markup], width: float = WIDTH) -> Markup:
-    """A chart twice: for wide screens and paper, and for narrow screens, where nothing of it lies beyond the edge.
+    """Return a chart twice: for wide screens and paper, and for narrow screens without scrolling.
 
     Args:
         draw: the chart of a width.
@@ -56,7 +56,7 @@ def fit_screens(draw: Callable[[float], Markup], width: float = WIDTH) -> Markup
 
 
 def note(sentence: str) -> Markup:
-    """A remark below a chart, or in its place."""
+    """Return a remark below a chart, or in its place."""
     return Markup('<p class="note">{}</p>').format(sentence)
 
 
@@ -90,24 +90,24 @@ def shorten(label: str, letters: int) -> str:
 
 
 def label_width(labels: Iterable[str], least: float = 50.0, most: float = 240.0) -> float:
-    """Pixels that the longest of the labels needs."""
+    """Return the pixels that the longest of the labels needs."""
     longest = max((len(label) for label in labels), default=0)
     return min(max(longest * LETTER + 20, least), most)
 
 
 def row_label(label: str, y: float, width: float) -> Markup:
-    """The name of a row, right aligned in the left margin; the whole name is the tooltip."""
+    """Return the name of a row, right aligned in the left margin; the whole name is the tooltip."""
     shown = shorten(label, int((width - 10) / LETTER))
     return Markup("<g><title>{}</title>{}</g>").format(label, text(width - 8, y, shown, "end"))
 
 
 def label_above(label: str, x: float, y: float, width: float) -> Markup:
-    """The name of a row above it, where there is no room beside it; the whole name is the tooltip."""
+    """Draw the name of a row above it if there is no room at its left; the whole name is the tooltip."""
     return Markup("<g><title>{}</title>{}</g>").format(label, text(x, y, shorten(label, int(width / LETTER))))
 
 
 def colour_of(names: Sequence[str], colours: Mapping[str, int]) -> list[int]:
-    """Index into the fills of each name: the given one, else its position."""
+    """Return the index into the fills of each name: the given one, else its position."""
     return [colours.get(name, i) % FILLS for i, name in enumerate(names)]
 
 
@@ -118,7 +118,7 @@ def legend(
     colours: Mapping[str, int] | None = None,
     width: float = WIDTH,
 ) -> tuple[Markup, float]:
-    """Coloured keys (pieces of line, or fields) in reading order, wrapped. Returns them and their height."""
+    """Draw coloured keys (pieces of line, or fields) in reading order, wrapped. Return them and their height."""
     fills = colour_of(names, colours or {})
     key = 30 if lines else 14
     parts, x, y = [], left, 12.0
@@ -136,12 +136,12 @@ def legend(
 
 
 def line_style(i: int) -> str:
-    """Classes of line `i`: its colour, and a dash that leaves gaps, so that lines that coincide all show."""
+    """Return the classes of line `i`: its colour, and a dash that leaves gaps, so that lines that coincide all show."""
     return f"l s{i % COLOURS} d{i % DASHES} w{min(i // DASHES, 2)}"
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round numbers (1, 2, 5 times a power of ten) within [low, high]."""
+    """Return about `count` round numbers (1, 2, 5 times a power of ten) within [low, high]."""
     if high <= low:
         return [low]
     rough = (high - low) / count
@@ -152,7 +152,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within [low, high]; 2 and 5 of each as well when there are few."""
+    """Return powers of ten within [low, high]; 2 and 5 of each as well when there are few."""
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     tens = [10.0**p for p in powers]
     inside = [t for t in tens if low <= t <= high]
@@ -170,7 +170,7 @@ def format_tick(value: float) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps a value to a pixel, linear or logarithmic."""
+    """Map a value to a pixel, linear or logarithmic."""
 
     low: float
     high: float
@@ -192,7 +192,7 @@ class Scale:
 def x_axis(
     scale: Scale, top: float, bottom: float, label: str, count: int = 8, values: Sequence[float] = ()
 ) -> list[Markup]:
-    """Vertical grid lines with their values below, and the name of the axis. `values`: instead of round ones."""
+    """Draw vertical grid lines with their values below, and the name of the axis. `values`: instead of round ones."""
     parts = []
     for value in values or scale.ticks(count):
         x = scale(value)
@@ -202,7 +202,7 @@ def x_axis(
 
 
 def y_axis(scale: Scale, left: float, right: float) -> list[Markup]:
-    """Horizontal grid lines with their values at the left."""
+    """Draw horizontal grid lines with their values at the left."""
     parts = []
     for value in scale.ticks():
         y = scale(value)
@@ -211,7 +211,7 @@ def y_axis(scale: Scale, left: float, right: float) -> list[Markup]:
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The least and the largest point of each slice: peaks survive."""
+    """Return the least and the largest point of each slice: peaks survive."""
     if len(points) <= MOST_POINTS:
         return points
     kept = []
@@ -230,13 +230,13 @@ def line_chart(
     width: float = WIDTH,
     x_values: Sequence[float] = (),
 ) -> Markup:
-    """Lines over one pair of axes.
+    """Draw lines over one pair of axes.
 
     Args:
         series: name -> [(x, y)]; y None or not finite leaves a point out, and so does y <= 0 with `log_y`.
         x_label, y_label: with their unit.
         width: below WIDTH there is a second drawing for narrow screens.
-        x_values: where the axis has its numbers, as of ranks, which are whole; else round ones.
+        x_values: numbers of the axis, as of ranks, which are whole; else round ones.
     """
     shown = {
         name: [(x, y) for x, y in points if y is not None and math.isfinite(y) and (y > 0 or not log_y)]

@@ -1,10 +1,10 @@
 """Bars, dots, matrices and histograms as inline SVG.
 
-stacked_bars   from zero, their parts side by side: what a step, a rank or a device is made of
-waterfall      from one total to another, a part at a time
-scatter        things compared in two numbers at once, and the line of those that no other beats in both
-heat_map       a matrix as shaded cells: a confusion matrix, bytes from rank to rank
-histogram      how often which size occurs: stacked columns over a logarithmic axis
+stacked_bars   from zero, their parts side by side: a step, a rank or a device.
+waterfall      from one total to another, a part at a time.
+scatter        things compared in two numbers at once, and the line of those that no other beats in both.
+heat_map       a matrix as shaded cells: a confusion matrix, bytes from rank to rank.
+histogram      frequency of sizes: stacked columns over a logarithmic axis.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def stacked_bars(
     width: float = WIDTH,
     totals: Mapping[str, tuple[float, str]] | None = None,
 ) -> Markup:
-    """One horizontal bar per row, from zero, its parts side by side and its total at the end.
+    """Draw one horizontal bar per row, from zero, its parts side by side and its total at the end.
 
     Args:
         rows: label -> {part: value in `unit`}; a value None is not drawn. Small sizes in GiB get a smaller unit.
-        colours: part -> place in the palette; behind its eight colours come the same ones, lighter.
+        colours: part -> place in the palette; after its eight colours come the same ones, lighter.
         digits: decimals of the totals; None = 4 significant digits.
-        totals: label -> (value at which the row has a mark, what stands at the end of it instead of the sum).
+        totals: label -> (value of the row's mark, text at its end instead of the sum).
     """
     names = list(dict.fromkeys(part for row in rows.values() for part, value in row.items() if value))
     rows = {
@@ -76,7 +76,7 @@ def stacked_bars(
     marks = totals or {}
 
     def draw(width: float) -> Markup:
-        """Where there is little room the labels stand above their bars."""
+        """Draw at this width; with little room the labels are above their bars."""
         above = 15.0 if width <= NARROW else 0.0
         left, pitch = (MARGIN if above else label_width(rows, most=width / 3.2)), PITCH + above
         keys, top = legend(list(fills), left, colours=fills, width=width)
@@ -121,7 +121,7 @@ def waterfall(
     colours: Mapping[str, int],
     width: float = WIDTH,
 ) -> Markup:
-    """From one total to another: each part begins where the one before it ends, to the right where it adds.
+    """Draw the way between two totals: each part begins at the end of the one before, to the right if it adds.
 
     Args:
         start, end: name and total; the parts sum to their difference.
@@ -134,7 +134,7 @@ def waterfall(
     low, high = min(levels), max(levels)
     begin = (
         0.0 if high - low > high / 4 else max(low - (high - low) / 2, 0.0)
-    )  # near totals: only what differs
+    )  # near totals: only the differences
 
     def draw(width: float) -> Markup:
         left = label_width(labels, most=width / 2.6)
@@ -173,14 +173,14 @@ def scatter(
     limit: float | None = None,
     better: str = "",
 ) -> Markup:
-    """One named dot per thing.
+    """Draw one named dot per thing.
 
     Args:
-        points: name -> (x, y); a point with None or a number that is not finite is left out, and that is said.
+        points: name -> (x, y); a point with None or a number that is not finite is left out, and a note names it.
         x_label, y_label: with their unit; small sizes in GiB get a smaller one.
         front: names joined by a dashed line in the order of x, and drawn in blue; the others are grey.
-        limit: of x; a line where it is near the points, else a word.
-        better: which y is better, at a small x: `higher` or `lower`; an arrow leads there.
+        limit: of x; a line if it is near the points, else a word.
+        better: which y is better, at a small x: `higher` or `lower`; an arrow points there.
     """
     shown = {
         name: (float(x), float(y))
@@ -233,14 +233,14 @@ def scatter(
 
 
 def _scale(values: list[float], start: float, end: float) -> Scale:
-    """A tenth of room at both ends; from zero where zero is near. Values that hardly differ look as if they do not."""
+    """Return a scale with a tenth of room at both ends; from zero if zero is near. Near values stay near."""
     low, high = min(values), max(values)
     margin = max((high - low) * 0.1, abs(high) * 0.05) or 1.0
     return Scale(0.0 if 0 <= low <= high / 2 else low - margin, high + margin, start, end)
 
 
 def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]], most: float) -> Markup:
-    """The name beside its dot: at the left where the right has no room, and lower where another one or a dot stands."""
+    """Draw the name of a dot: at the left if the right has no room, and lower if another name or dot is in the way."""
     width = len(name) * LETTER
     at_left = x + 9 + width > most
     start = x - 9 - width if at_left else x + 9
@@ -264,7 +264,7 @@ def heat_map(
     column_title: str = "",
     by_row: bool = False,
 ) -> Markup:
-    """Cells as dark as their value; up to 30 columns show the number, all show it on hover.
+    """Draw cells as dark as their value; up to 30 columns show the number, all show it on hover.
 
     With more columns the cells of 0 are one surface: of 100 classes most pairs are never confused.
 
@@ -315,7 +315,7 @@ def histogram(
     colours: Mapping[str, int] | None = None,
     height: float = 220,
 ) -> Markup:
-    """Columns side by side, the classes of one bin on top of each other; empty bins at both ends are cut off.
+    """Return columns side by side, the classes of one bin on top of each other; empty bins at both ends are cut off.
 
     Args:
         edges: of the bins, rising; all above 0 but perhaps the first, all finite but perhaps the last.
@@ -357,7 +357,7 @@ def histogram(
 
 
 def _drawable(edges: Sequence[float]) -> list[float]:
-    """Zero and infinity have no place on the axis: the outer bins get the width of their neighbours."""
+    """Replace zero and infinity, which have no place on the axis: the outer bins get the width of their neighbours."""
     bounds = [float(edge) for edge in edges]
     if len(bounds) > 2 and bounds[0] <= 0:
         bounds[0] = bounds[1] ** 2 / bounds[2]

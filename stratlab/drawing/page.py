@@ -1,14 +1,14 @@
 """One self-contained HTML page: opens from disk, in MLflow's sandboxed viewer, on paper; loads nothing.
 
-Its one script sorts tables by a click on a column's head, lets the keyboard scroll what is wider than the screen, and
-zooms timelines;
-the page's policy names it by its hash and allows no other. page.html is its frame, parts.html has tables and tiles.
+Its one script sorts tables by a click on a column's head, lets the keyboard scroll wide content, and zooms timelines.
+The page's policy names the script by its hash and allows no other. page.html is its frame, parts.html has tables and
+tiles.
 
-Links to files beside the page hold as long as page and file lie where they are: a copy of the page that goes elsewhere
-is given none, `drop_file_links`.
+Links to files near the page work as long as page and files stay in place: `drop_file_links` removes them from a copy
+for another place.
 
-Tables: numbers right aligned, units in the header, `-` where nothing is known; as HTML, and as Markdown, where what
-comes from outside is escaped.
+Tables have numbers right aligned, units in the header, and `-` for unknown values. They are HTML, or Markdown with
+outside text escaped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FILE_LINK = re.compile(r'<a class="file" href="[^"]*">(.*?)</a>', re.DOTALL)
 ONLY_HERE = re.compile(r'<span class="here">.*?</span>', re.DOTALL)
 WAY_BACK = re.compile(r'<p class="back">.*?</p>', re.DOTALL)
 UNITS = {"ms": "ms", "us": "us", "s": "s", "pct": "%", "gib": "GiB", "mib": "MiB", "bytes": "bytes"}
-SPECIAL = "\\`*_{}[]<>#+!|~"  # what Markdown or the HTML in it would read as markup
+SPECIAL = "\\`*_{}[]<>#+!|~"  # characters that Markdown or the HTML in it would read as markup
 LONGEST = 240
 
 
@@ -48,9 +48,10 @@ class Section:
 
     Attributes:
         nothing: why there is nothing to show; such sections are one line at the end of the page.
-        half: in one of two columns, where the screen has room for them.
-        folded: only its title, until it is clicked.
-        mark: beside the title, as `badge("CPU", "warn")`.
+        half: in one of two columns, if the screen has room for them.
+        folded: only its title with `result`, until it is clicked.
+        result: the answer of the section in a few words.
+        mark: next to the title, as `badge("CPU", "warn")`.
     """
 
     title: str
@@ -58,11 +59,12 @@ class Section:
     nothing: str = ""
     half: bool = False
     folded: bool = False
+    result: str = ""
     mark: Markup = EMPTY
 
 
 def read_parts(file: Path) -> Any:
-    """The macros and texts of a template."""
+    """Return the macros and texts of a template."""
     return TEMPLATES.from_string(file.read_text()).module
 
 
@@ -71,7 +73,7 @@ def paragraph(content: str | Markup) -> Markup:
 
 
 def loud(sentence: str) -> Markup:
-    """A sentence of the banner that nobody must miss."""
+    """Return an important sentence of the banner."""
     return Markup('<strong class="loud">{}</strong>').format(sentence)
 
 
@@ -80,12 +82,13 @@ def subtitle(content: str) -> Markup:
 
 
 def details(summary: str, content: Markup) -> Markup:
-    """A part that is folded until it is clicked, and unfolded on paper."""
+    """Return a part that is folded until it is clicked, and unfolded on paper."""
     return Markup("<details><summary>{}</summary>{}</details>").format(summary, content)
 
 
 def tile_row(answers: Sequence[Any]) -> Markup:
-    """A tile for each, to be read in passing: its `question`, `answer`, `number`, `why`, and whether it is `open`."""
+    """A tile for each, to be read in passing: its `question`, `answer`, `number`, `why`, and whether it is `open`
+    or `doubtful`."""
     return Markup(PARTS.tile_row(answers))
 
 
@@ -97,14 +100,14 @@ def build_page(
     links: Markup = EMPTY,
     lead: Markup = EMPTY,
 ) -> str:
-    """The page as text.
+    """Return the page as text.
 
     Args:
         title: heading and window title.
-        origin: where every number of the page comes from (backend, hardware, steps); shown under the heading.
+        origin: the origin of every number of the page (backend, hardware, steps); shown under the heading.
         sections: in reading order.
-        banner: what the numbers of the page can and cannot say, once for all of them; a sentence each.
-        links: where else to look, below the heading.
+        banner: the limits of the page's numbers, once for all of them; a sentence each.
+        links: to other places, below the heading.
         lead: the answer, first of all.
     """
     style = Markup((FILES / "page.css").read_text())
@@ -124,19 +127,19 @@ def build_page(
 
 
 def link(words: str, address: str) -> Markup:
-    """To another site."""
+    """Link to another site."""
     return Markup('<a href="{}">{}</a>').format(address, words)
 
 
 def link_file(words: str, path: Path, page_folder: Path) -> Markup:
-    """To a file, or to a folder, as it is seen from the page's folder."""
+    """Link a file or folder, relative to the page's folder."""
     there, here = map(os.path.realpath, (path, page_folder))  # Path.resolve ends where links lead in a circle
     address = urllib.parse.quote(os.path.relpath(there, here))
     return Markup('<a class="file" href="{}">{}</a>').format(address + "/" * path.is_dir(), words)
 
 
 def link_ranks(files: Mapping[int, Path], page_folder: Path) -> list[Markup]:
-    """To the file of each rank; of many to the first ones, and to the folder."""
+    """Link the file of each rank; of many the first ones, and the folder."""
     found = [link_file(f"rank {rank}", files[rank], page_folder) for rank in list(files)[:MOST_FILES]]
     if len(files) > MOST_FILES:
         folder = next(iter(files.values())).parent
@@ -145,34 +148,34 @@ def link_ranks(files: Mapping[int, Path], page_folder: Path) -> list[Markup]:
 
 
 def way_back(page: Path | None, page_folder: Path) -> Markup:
-    """The line that leads from a run's page to its comparison's. Empty without that: `set_way_back` fills it."""
+    """Return the line that leads from a run's page to its comparison's. Empty without that: `set_way_back` fills it."""
     there = link_file("Comparison with other runs", page, page_folder) if page and page.is_file() else ""
     return Markup('<p class="back">{}</p>').format(there)
 
 
 def set_way_back(text: str, page: Path, page_folder: Path) -> str:
-    """The text of a run's page, leading to this page of its comparison."""
+    """Return the text of a run's page, leading to this page of its comparison."""
     line = str(way_back(page, page_folder))
     return WAY_BACK.sub(lambda _: line, text, count=1)
 
 
 def only_here(words: str) -> Markup:
-    """Words that are true as long as a page and what it links to lie where they are."""
+    """Return words that hold only while a page and its linked files stay in place."""
     return Markup('<span class="here">{}</span>').format(words)
 
 
 def drop_file_links(text: str) -> str:
-    """A page for another place: the words of its links to files, without the links; nothing that is true here alone."""
+    """Return a page for another place: the words of its links to files, without the links and without local notes."""
     text = WAY_BACK.sub(str(way_back(None, Path())), text)
     return FILE_LINK.sub(r"\1", ONLY_HERE.sub("", text))
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: the key in the rows, and how its header and numbers look.
+    """A column: the key in the rows, and the form of its header and numbers.
 
-    `header` and `unit` default to what the key says: `step_time_ms_p50` -> "step time p50" in "ms".
-    `digits` are decimals; None = 4 significant digits.
+    `header` and `unit` default to the key's parts: `step_time_ms_p50` -> "step time p50" in "ms". `digits` are
+    decimals; None = 4 significant digits.
     """
 
     key: str
@@ -180,12 +183,12 @@ class Column:
     unit: str = ""
     digits: int | None = None
     wide: bool = False
-    """Holds sentences: it keeps room for them beside many other columns."""
+    """Holds sentences: it keeps room for them next to many other columns."""
     right: bool = False
     """On the right like numbers, though some are written as text: `<= 9.80`."""
 
     def title(self) -> tuple[str, str]:
-        """Header and unit."""
+        """Return header and unit."""
         if self.header:
             return self.header, self.unit
         words, found = self.key.removesuffix("_per_s").split("_"), ""
@@ -207,13 +210,13 @@ absent counts as None."""
 
 
 def badge(word: str, kind: str) -> Markup:
-    """A word in a coloured frame. `kind`: good, warn, bad, or plain."""
+    """Return a word in a coloured frame. `kind`: good, warn, bad, or plain."""
     assert kind in ("good", "warn", "bad", "plain"), kind
     return Markup('<span class="badge {}">{}</span>').format(kind, word)
 
 
 def html_table(rows: TableRows, columns: Columns) -> Markup:
-    """A table with one line per row."""
+    """Return a table with one line per row."""
     fitted, shown = fit_sizes(rows, columns)
     sides = ["num" if _is_numeric(fitted, column) else "" for column in shown]
     heads = [(*column.title(), side) for column, side in zip(shown, sides, strict=True)]
@@ -223,7 +226,7 @@ def html_table(rows: TableRows, columns: Columns) -> Markup:
 
 
 def fit_sizes(rows: TableRows, columns: Columns) -> tuple[list[dict[str, Any]], list[Column]]:
-    """Rows and columns; those in GiB whose sizes are all small in a unit that suits them."""
+    """Return rows and columns; those in GiB whose sizes are all small in a unit that suits them."""
     fitted = [dict(row if isinstance(row, Mapping) else vars(row)) for row in rows]
     shown = [column if isinstance(column, Column) else Column(column) for column in columns]
     for i, column in enumerate(shown):
@@ -242,7 +245,7 @@ def _is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:
     values = [row[column.key] for row in rows if row.get(column.key) is not None]
     if column.right:
         return True
-    if not values:  # a number that nobody has keeps its side
+    if not values:  # an empty number keeps its side
         return bool(column.title()[1])
     return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
 
@@ -252,14 +255,15 @@ def _show(value: Any, column: Column) -> str | Markup:
 
 
 def escape_markdown(text: Any) -> str:
-    """On one line, with every character that could be markup behind a backslash."""
+    """Return the text on one line, with a backslash before every character that could be markup."""
     line = " ".join(str(text).split())
     return "".join(f"\\{letter}" if letter in SPECIAL else letter for letter in line)
 
 
 def markdown_table(rows: TableRows, columns: Columns) -> str:
-    """A table with numbers at the right; `-` where a value is not known, sizes in a unit that suits
-    them, long texts cut."""
+    """Return a table with numbers at the right; `-` if a value is not known, sizes in a unit that suits them, long
+    texts cut.
+    """
     fitted, shown = fit_sizes(rows, columns)
     heads = [f"{name} ({unit})" if unit else name for name, unit in (column.title() for column in shown)]
     values = [[row.get(column.key) for row in fitted] for column in shown]

@@ -1,6 +1,7 @@
-"""One stretch of time, row by row: what each did when. It can be zoomed, without the page's script it shows the whole.
+"""One stretch of time, row by row, with the activities of each. It can be zoomed; without the page's script it is
+whole.
 
-Every row has up to three lanes: named spans, time by colour, and boxes, which may overlap. What is in a lane lies at
+Every row has up to three lanes: named spans, time by colour, and boxes, which may overlap. Positions in a lane are
 percentages of the width, so that zooming is a wider box in one that scrolls (zooming.js).
 """
 
@@ -29,11 +30,11 @@ class Span:
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """Of one rank.
+    """The row of one rank.
 
     Attributes:
         start, end: of `cells`, in the unit of the axis.
-        cells: a place in the palette for each of as many equal parts of that time; None = nothing is drawn.
+        cells: a place in the palette for each of as many equal parts of that time; None is not drawn.
     """
 
     label: str
@@ -45,7 +46,7 @@ class TimelineRow:
 
 
 def build_timeline(rows: Sequence[TimelineRow], unit: str) -> Markup:
-    """All rows over one axis, from 0 to the latest end; of very many boxes the longest are drawn."""
+    """Return all rows over one axis, from 0 to the latest end; of very many boxes the longest are drawn."""
     whole = max(row.end for row in rows)
     least = sorted((box.end - box.start for row in rows for box in row.boxes), reverse=True)[:MOST_BOXES][-1:]
     lanes = Markup("").join(
@@ -78,7 +79,9 @@ def build_timeline(rows: Sequence[TimelineRow], unit: str) -> Markup:
 
 
 def _draw_spans(css: str, spans: Sequence[Span], whole: float) -> Markup:
-    """HTML, whose letters keep their shape when the field becomes wider; the name is told by the tooltip."""
+    """Draw spans in HTML, because its letters keep their shape when the field becomes wider; the tooltip shows the
+    name.
+    """
     drawn = [
         Markup('<i title="{}" style="left:{:.5g}%;width:{:.4g}%{}"></i>').format(
             span.tooltip,
@@ -92,7 +95,7 @@ def _draw_spans(css: str, spans: Sequence[Span], whole: float) -> Markup:
 
 
 def _draw_cells(row: TimelineRow, whole: float) -> Markup:
-    """One path per colour, which begins each piece where the one before began."""
+    """Return one path per colour, with each piece relative to the start of the previous piece."""
     pieces: dict[int, list[str]] = {}
     lasts: dict[int, int] = {}
     place = 0

@@ -1,8 +1,9 @@
-"""Whether a run will fit its devices, said before anything is started.
+"""Predict whether a run will fit its devices before anything is started.
 
     charts, or a model and GPUs ─▶ asking ─▶ answering ─▶ prediction ─▶ prediction_report, prediction_screen
-                                              │  counting: the trainer counts what no file answers
-                                              └  remedies: what to change first
+                                              │  counting: the trainer counts runs that no file answers
+                                              └  advice: changes to try first
 
-Operations files, which of them answers, and what a device holds: stratlab_spec/memory, as the trainer's pods have it.
+stratlab_spec/memory has operations files, the choice of the file that answers, and a device's memory, as in the
+trainer's pods.
 """

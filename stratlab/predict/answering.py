@@ -1,6 +1,6 @@
-"""Questions are answered from files, or by counting, or not at all: then with the reason.
+"""Answer questions from files, by counting, or with the reason why there is no answer.
 
-`answer` is the verb's; `foretell` says what is known in one sentence, for the verbs that start runs.
+`answer` serves the verb; `foretell` returns one sentence for the verbs that start runs.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from stratlab_spec.memory.profiles import (
     find_operations,
     read_operations,
 )
-from stratlab_spec.models.decoder import SHAPES, vit_size_problems
 from stratlab_spec.models.decoder_config import size_problems
+from stratlab_spec.models.decoder_json import vit_size_problems
+from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.models.model_specs import VIT, read_vit_shape
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import spell_options
@@ -49,7 +50,7 @@ NOT_KNOWN, CANNOT_START = "not known", "cannot start"
 
 @dataclass(frozen=True)
 class Unknown:
-    """A question without an answer, and why. `countable`: as far as is known, a count would answer it."""
+    """A question without an answer, and why. `countable`: a count would probably answer it."""
 
     question: Question
     reason: str
@@ -64,14 +65,14 @@ def answer(
     cache: Path | None,
     allowed: Sequence[str] = (),
 ) -> list[Prediction | Unknown]:
-    """In the order of the questions.
+    """Return the answers in the order of the questions.
 
     Args:
-        cache: where what is counted now is kept; None = nothing is counted.
-        allowed: what advice may propose besides (remedies.ALLOWED).
+        cache: folder for new counts; None = do not count.
+        allowed: further changes that advice may propose (`remedies.ALLOWED`).
 
     Raises:
-        UserError: the trainer refuses every one of them.
+        UserError: the trainer rejects all of them.
     """
     known = list(files)
     found = [_answer(question, known, device_gib) for question in questions]
@@ -89,7 +90,7 @@ def answer(
 
 
 def complete(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> Prediction:
-    """With what to change first, where it does not fit, or leaves no room for more than one row."""
+    """Add changes to try first if it does not fit, or leaves room for only one row."""
     if one.verdict is not Verdict.FITS:
         advice = advise(one, look, allowed)
     else:
@@ -99,7 +100,7 @@ def complete(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> Predic
 
 
 def look_up(files: Sequence[OperationsFile], device_gib: float) -> Look:
-    """Predicts as far as files know, each question once."""
+    """Predict each question once, from the files."""
     of_run: dict[tuple[str, str], list[OperationsFile]] = {}
     for file in files:
         of_run.setdefault((file.model, file.strategy), []).append(file)
@@ -119,9 +120,9 @@ def look_up(files: Sequence[OperationsFile], device_gib: float) -> Look:
 
 
 def _refuse(found: list[Prediction | Unknown]) -> None:
-    """What no file answers may be a run that the trainer would not start: its words say so.
+    """Ask the trainer about questions that no file answers, because it may reject the run with a reason.
 
-    A question in which nothing was typed is not asked about.
+    A question without typed settings is skipped.
     """
     asked = [
         (place, one.question)
@@ -138,7 +139,7 @@ def _refuse(found: list[Prediction | Unknown]) -> None:
 def _count(
     found: list[Prediction | Unknown], files: list[OperationsFile], device_gib: float, cache: Path
 ) -> None:
-    """Counts what `files` do not answer; what is counted joins them, and may answer the next question, too."""
+    """Count runs that `files` do not answer; each count joins the files, and may also answer the next question."""
     asked = [
         place for place, one in enumerate(found) if isinstance(one, Unknown) and one.verdict == NOT_KNOWN
     ]
@@ -162,7 +163,7 @@ def _count(
 
 
 def find_size_refusal(settings: Mapping[str, str]) -> str:
-    """Why no run can have these sizes, of settings as pods have them; "" = it can, or only the trainer knows.
+    """Return why no run can have these sizes, of settings as pods have them; "" = it can, or only the trainer knows.
 
     >>> find_size_refusal({"model": "vit_huge", "model_hidden": "1000", "model_heads": "16"})
     'model_hidden=1000: must be a multiple of heads=16, for example 992'
@@ -186,7 +187,7 @@ def _answer(question: Question, files: list[OperationsFile], device_gib: float) 
     if refusal := find_size_refusal(question.settings):
         return Unknown(question, f"{refusal} [SL-predict-sizes]", CANNOT_START)
     file = find_operations(files, question)
-    if file or question.settings.get("strategy") != "nd":  # whose layout nobody knows without a file
+    if file or question.settings.get("strategy") != "nd":  # its layout is unknown without a file
         share = file.share(question.ranks) if file else question.ranks
         if refusal := question.find_refusal(share):
             return Unknown(question, f"{refusal} [SL-predict-batch]", CANNOT_START)
@@ -196,7 +197,7 @@ def _answer(question: Question, files: list[OperationsFile], device_gib: float) 
 
 
 def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
-    """What the nearest file of the same model and strategy lacks."""
+    """Return the differences of the nearest file of the same model and strategy."""
     mine = [file for file in files if file.model == question.settings.get("model")]
     alike = [[*file.misses(question)] for file in mine if file.strategy == question.settings.get("strategy")]
     if alike:
@@ -207,25 +208,26 @@ def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
 
 
 def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> str:
-    """`fsdp: foreseen for GPUs of 79.2 GiB: too near full, 70.10 GiB each, most of it activations (31.2); ...`; ""
-    where no operations file answers. Nothing is counted for it.
+    """Return one sentence about a run's memory; "" if no operations file answers. It does not count.
+
+    `fsdp: foreseen for GPUs of 79.2 GiB: too near full, 70.10 GiB each, most of it activations (31.2); ...`
 
     Args:
         env: of the run's training pods, with PET_NNODES and PET_NPROC_PER_NODE as an operator injects them.
-        results: folder of results on this machine, which may have files of its own, as pods look for them too.
+        results: folder of results on this machine, which may have files of its own; pods look there too.
     """
     nodes, per_node = env.get("PET_NNODES", "1").split(":")[0], env.get("PET_NPROC_PER_NODE", "1")
     if not (nodes.isdecimal() and per_node.isdecimal()):
         return ""  # the trainer refuses them
     try:
         question = ask_of_pods(name, env, int(nodes), int(per_node))
-    except UserError:  # of a setting that others refuse, with their own words
+    except UserError:  # another module rejects that setting, with its own message
         return ""
     settings = question.settings
     if settings.get("memory_forecast") == "false" or settings.get("mode", "train") != "train":
         return ""
     folders = [*([results / FOLDER] if results else []), find_cache(), SHIPPED]
-    files = list(read_operations(folders, lambda wrong: None))  # pods tell of them, and go on likewise
+    files = list(read_operations(folders, lambda wrong: None))  # pods log them, and continue in the same way
     file = find_operations(files, question)
     if file is None or question.find_refusal(file.share(question.ranks)):
         return ""

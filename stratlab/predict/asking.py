@@ -19,13 +19,13 @@ from stratlab_spec.strategies import STRATEGIES
 
 BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
 OF_DATA = ("data_residence", "dataset_path", "train_samples")
-"""Settings that say how much data a device keeps, which no count knows."""
+"""Settings for the amount of data on a device, which a count does not know."""
 OF_ANY_MODEL = tuple(name for name in STRATEGIES if name != "nd")
-"""Layouts of several dimensions are for models that can be divided by them: asked for by name."""
+"""Layouts of several dimensions are for models that can be divided by them: only by name."""
 
 
 def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Sequence[Path]) -> list[Question]:
-    """One question per chart, with the settings and the number of ranks that its pods would have.
+    """Return one question per chart, with the settings and the number of ranks that its pods would have.
 
     Raises:
         UserError: as helm refuses them.
@@ -38,7 +38,7 @@ def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Seque
         jobs = [one for one in objects if one["kind"] == "PyTorchJob"]
         if len(jobs) != 1:
             raise UserError(
-                f"{chart}: renders no PyTorchJob; leave run.workload.api alone, memory does not depend on it "
+                f"{chart}: does not render a PyTorchJob; leave run.workload.api unset, memory does not depend on it "
                 "[SL-predict-no-job]"
             )
         spec = jobs[0]["spec"]
@@ -51,10 +51,10 @@ def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Seque
 
 
 def ask_of_pods(name: str, env: Mapping[str, str], nodes: int, per_node: int) -> Question:
-    """Of a run whose pods have this environment.
+    """Return the question of a run whose pods have this environment.
 
     Raises:
-        UserError: a size that is no number.
+        UserError: a size that is not a number.
     """
     settings = {
         key.removeprefix(PREFIX).lower(): value for key, value in env.items() if key.startswith(PREFIX)
@@ -71,16 +71,17 @@ def ask_of_model(
     *,
     counting: bool = False,
 ) -> list[Question]:
-    """One question per strategy, and per number of dimensions that was counted; what is not given is as in most of the
-    files of this model, the same for all.
+    """Return one question per strategy, and per number of dimensions that was counted.
+
+    Settings that are not given are as in most of the files of this model, the same for all.
 
     Args:
         per_node: GPUs of a node; 0 = as each file was counted.
-        counting: what no file answers will be counted: then a model may be one of which there is none.
+        counting: runs without a file will be counted, so that the model may have no file.
 
     Raises:
-        UserError: no file of this model, a setting that none of them has, nodes that would not be full, or several
-            GPUs for `single`.
+        UserError: a model without a file, a setting without a file, nodes that would not be full, or several GPUs for
+            `single`.
     """
     if per_node and gpus % per_node:
         raise UserError(
@@ -89,7 +90,7 @@ def ask_of_model(
         )
     if gpus > 1 and "strategy=single" in settings:
         raise UserError(
-            f"--set strategy=single: is a run of one process, expected --gpus 1 beside it, got {gpus} "
+            f"--set strategy=single: is a run of one process, expected --gpus 1, got {gpus} "
             "[SL-predict-single]"
         )
     mine = [file for file in files if file.model == model]
@@ -105,9 +106,7 @@ def ask_of_model(
     common = {"micro_batch_size": "1", **(find_shared(mine, given) if mine else {}), **given}
     every = dict.fromkeys((*(file.strategy for file in mine), *OF_ANY_MODEL))
     strategies = [given["strategy"]] if "strategy" in given else list(every)
-    if (
-        gpus > 1
-    ):  # one GPU is asked of `single`, several are not; one strategy that is named is asked of one, too
+    if gpus > 1:  # `single` with one GPU, the others with several; a single named strategy also with one
         strategies = [name for name in strategies if name != "single"]
     elif len(strategies) > 1:
         strategies = [name for name in strategies if name == "single"]
@@ -136,16 +135,16 @@ def _explain_no_file(
     of_images = " (a model of images takes --set dataset=timm/imagenet-1k in place of dataset and seq_len)"
     of_images = of_images if "/" in model else ""
     return (
-        f"{known}, none of it; with --count the trainer counts every strategy here, where it is installed; "
+        f"{known}, but not of this model; with --count an installed trainer counts every strategy here; "
         f"`{counted}` counts one{of_images}, --operations FOLDER reads it [SL-predict-not-counted]"
     )
 
 
 def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> dict[str, str]:
-    """Setting -> text of what most of the files have that are as `given`, of as many the last ones: those that ship.
+    """Return setting -> text as in most of the files that agree with `given`; on a tie the last one, a shipped file.
 
-    Of one strategy it is what most files of all strategies have, if one of its own has it, too. Settings that are
-    another one's for each strategy, or that not every file has, are none of it.
+    For one strategy the value of most files of all strategies is used if one of its own files also has it. Settings
+    that differ between strategies, or that some files lack, are left out.
     """
     own = {"model", "strategy", "dimensions", *BATCH, *given}
     names = sorted(set.intersection(*(set(file.settings) for file in files)) - own)
@@ -165,7 +164,7 @@ def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> di
 def _list_layouts(
     strategy: str, files: Sequence[OperationsFile], given: Mapping[str, str]
 ) -> list[tuple[str, dict[str, str]]]:
-    """(name, settings): one of each number of dimensions that was counted, where there are several."""
+    """Return (name, settings): one of each number of dimensions that was counted, if there are several."""
     counted = {file.settings.get("dimensions", 1) for file in files if file.strategy == strategy}
     if len(counted) < 2 or given.keys() & {*DEGREES, "dimensions", "layout"}:
         return [(strategy, {})]
@@ -173,7 +172,7 @@ def _list_layouts(
 
 
 def _name_layout(strategy: str, given: Mapping[str, str]) -> dict[str, str]:
-    """What the trainer asks for beside degrees of nd."""
+    """Return the setting that the trainer requires together with degrees of nd."""
     typed = strategy == "nd" and given.keys() & {*DEGREES} and "layout" not in given
     return {"layout": "given"} if typed else {}
 

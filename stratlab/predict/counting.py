@@ -1,7 +1,7 @@
-"""What no file answers: the command that counts it, as it can be typed, and the trainer, where it is installed.
+"""Count runs that no file answers: the command to type, and the trainer itself if it is installed.
 
-The trainer takes the command as it stands, and its file answers the question that it came from. Called from here it
-says what it refuses, and counts; counts are kept.
+The trainer accepts the command unchanged, and its file answers the question that it came from. Called from here it
+reports rejected settings, and counts; counts are kept.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ COUNTED = (
     *(name for name in Config.model_fields if name not in {*FIRST, *BATCH, *IRRELEVANT}),
     *BATCH,
 )
-"""Settings that a count is asked with, where they are not what they are anyway: all that memory depends on."""
+"""Settings of a count, if they differ from their defaults: all on which memory depends."""
 ALWAYS = ("model", "strategy", *BATCH)
 OF_IMAGES = {"dataset": "timm/imagenet-1k"}
 OF_TEXT = {"dataset": "metamathqa", "seq_len": "2048"}
-"""Data of a size that people ask about: a data set gives a count its classes, channels or nothing."""
+"""Data of a usual size: a data set gives a count its classes and channels, or nothing."""
 NODE = 8
-"""GPUs of a node, where nobody has said how many."""
+"""GPUs of a node, by default."""
 
 
 def name_count(question: Question, alike: Sequence[Question] = ()) -> str:
-    """`python -m trainer.count ...`, with settings that the question leaves out filled in.
+    """Return `python -m trainer.count ...`, with settings that the question leaves out filled in.
 
     Args:
         alike: questions that the same command answers with another strategy.
@@ -61,7 +61,7 @@ def name_count(question: Question, alike: Sequence[Question] = ()) -> str:
 
 
 def fill_question(question: Question) -> Question:
-    """As a count is asked: with the settings and the ranks of a node that the command would have."""
+    """Return the question with the settings and the ranks of a node that the count's command would have."""
     if question.whole:
         return question
     per_node = _per_node(question, (question,)) or question.ranks
@@ -82,9 +82,9 @@ def _fill(question: Question) -> dict[str, str]:
 
 
 def _is_meant(question: Question, name: str, text: str) -> bool:
-    """Whether the trainer is to hear of it: it was typed, or is no default and not another strategy's.
+    """Return whether to pass a setting to the trainer: it was typed, or is not a default and not another strategy's.
 
-    What a file of another strategy says of its own knobs and layout the trainer would refuse.
+    The trainer would reject another strategy's knobs and layout.
     """
     if name in question.typed or name in ALWAYS:
         return True
@@ -93,7 +93,7 @@ def _is_meant(question: Question, name: str, text: str) -> bool:
 
 
 def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:
-    """Questions that one command answers, but for its strategy."""
+    """Group questions with the same command, except for its strategy."""
     groups: dict[str, list[Question]] = {}
     for one in questions:
         given = {name: one.settings.get(name) for name in COUNTED if name != "strategy"}
@@ -103,19 +103,19 @@ def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:
 
 
 def name_count_of_model(model: str, gpus: int, per_node: int, given: Mapping[str, str]) -> str:
-    """The same for a model of which no file is there, under the strategy that is asked for, or one that divides all."""
+    """Return the command for a model without a file, with the given strategy, or with one that divides everything."""
     settings = {"strategy": "fsdp" if gpus > 1 else "single", **given, "model": model}
     rows = int(settings.get("micro_batch_size", 1))
     return name_count(Question(settings["strategy"], settings, gpus, per_node, rows, 0, whole=False))
 
 
 def _data_of(model: str) -> Mapping[str, str]:
-    """Of presets; a model of the hub is taken for one of text, as most are."""
+    """Return a preset's data; a model of the hub counts as a language model, as most are."""
     return OF_IMAGES if model in IMAGE_SIZES else OF_TEXT
 
 
 def _per_node(question: Question, asked: Sequence[Question]) -> int:
-    """0 = all ranks share a node. Strategies by nodes want two at least."""
+    """Return the ranks of a node; 0 = all ranks share it. Strategies by nodes need at least two nodes."""
     ranks, told = question.ranks, question.per_node
     if told:
         return told if told != ranks else 0
@@ -126,11 +126,11 @@ def _per_node(question: Question, asked: Sequence[Question]) -> int:
 
 
 class NotCounted(Exception):
-    """The trainer is not there, or refuses. Its words."""
+    """The trainer is missing, or rejects the settings, with its message."""
 
 
 class CountRefused(NotCounted):
-    """These settings cannot be counted: to count them by hand would end likewise."""
+    """These settings cannot be counted: counting them by hand would end in the same way."""
 
 
 REFUSED = 2
@@ -138,13 +138,14 @@ REFUSED = 2
 
 
 def find_cache() -> Path:
-    """The folder of what was counted here: $XDG_CACHE_HOME/stratlab/operations."""
+    """Return the folder of this machine's counts: $XDG_CACHE_HOME/stratlab/operations."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stratlab" / "operations"
 
 
 def list_refusals(questions: Sequence[Question]) -> dict[int, str]:
-    """Place of a question -> why the trainer would start no such run, whatever its data; of none where it is not
-    installed."""
+    """Return place of a question -> why the trainer would not start such a run with any data; empty without a
+    trainer.
+    """
     runs, kept = {}, _drop_settings(os.environ)
     for place, question in enumerate(questions):
         filled = fill_question(question)
@@ -164,11 +165,8 @@ def list_refusals(questions: Sequence[Question]) -> dict[int, str]:
 
 
 def count_operations(question: Question, cache: Path) -> OperationsFile:
-    """Counts for the settings of `question`, which takes from half a minute on, and keeps the file in `cache`, where
-    that can be written.
-
-    Raises:
-        NotCounted: there is no trainer here, or these settings cannot be counted.
+    """Count for the settings of `question`, which takes half a minute or more, and keep the file in `cache` if
+    possible.
     """
     weights = question.settings.get("model_path", "")
     if weights and not Path(weights).exists():
@@ -186,7 +184,7 @@ def count_operations(question: Question, cache: Path) -> OperationsFile:
         _run_trainer(question, part, env)
         file = read_operations_file(part)
         place = cache / f"{file.model.replace('/', '_')}-{file.strategy}-{file.key}.json"
-        whole = place.with_name(f".{place.name}-{os.getpid()}.part")  # somebody may read the place meanwhile
+        whole = place.with_name(f".{place.name}-{os.getpid()}.part")  # the place may be read meanwhile
         try:
             cache.mkdir(parents=True, exist_ok=True)
             whole.write_bytes(part.read_bytes())
@@ -222,14 +220,14 @@ def _drop_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _name_typed(question: Question, told: str) -> str:
-    """The trainer's words, with each setting as it was typed."""
+    """Return the trainer's message with each setting as typed."""
     return name_settings(told) if question.whole else VARIABLE.sub(lambda found: found[1].lower(), told)
 
 
 @functools.cache
 def _tell_unkept(cache: Path, reason: str) -> None:
-    """Once."""
+    """Warn once that a count cannot be kept."""
     print(
-        f"{cache}: cannot be written ({reason}), so what is counted is not kept; XDG_CACHE_HOME names another place",
+        f"{cache}: cannot be written ({reason}), so counts are not kept; XDG_CACHE_HOME sets another place",
         file=sys.stderr,
     )

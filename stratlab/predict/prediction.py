@@ -1,4 +1,4 @@
-"""One strategy on one kind of device: what it will hold and for what, whether that fits, and what to change first."""
+"""One strategy on one kind of device: its memory by cause, whether it fits, and changes to try first."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MOST_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer.
+    """The answer to a question.
 
     Attributes:
-        host: what the rank keeps in host memory.
-        smallest: what one row holds.
-        largest: micro-batch that fits below the gate, up to MOST_ROWS; 0 = not even one row does.
-        advice: what to change first; "" = nothing, or nobody has asked yet.
-        idle: (name, reason) of what advice was allowed to propose, and does not.
+        host: the rank's host memory.
+        smallest: memory with one row.
+        largest: micro-batch that fits below the gate, up to MOST_ROWS; 0 = one row does not fit.
+        advice: changes to try first; "" = none, or not computed yet.
+        idle: (name, reason) of each change that advice may propose and does not.
     """
 
     question: Question
@@ -40,7 +40,7 @@ class Prediction:
 
     @property
     def counted_rows(self) -> int:
-        """The largest micro-batch that was counted; what lies beyond follows the line through the last two."""
+        """Return the largest micro-batch that was counted; larger ones follow the line through the last two."""
         return max(sample.rows for sample in self.file.samples)
 
     @property
@@ -52,14 +52,14 @@ class Prediction:
         return self.file.is_upper_bound(self.question)
 
     def say_needs(self, rows: int = 0) -> str:
-        """`18.21 of 24 GiB`, on the device, with micro-batches of `rows`; 0 = those of the run."""
+        """Return `18.21 of 24 GiB`, on the device, with micro-batches of `rows`; 0 = the run's own."""
         if rows and rows != self.question.rows:
             peak = self.file.peak(rows, self.question.ranks, self.question.layers)
             return replace(self, question=replace(self.question, rows=rows), peak=peak).say_needs()
         return f"{self.show(self.needs_gib)} of {self.device.gib:g} GiB"
 
     def show(self, gib: float) -> str:
-        """Return `9.80`, or `<= 9.80` where it is an upper bound."""
+        """Return `9.80`, or `<= 9.80` for an upper bound."""
         return f"{'<= ' if self.is_upper_bound else ''}{gib:.{2 if gib >= 0.1 else 4}f}"
 
     def say_largest(self) -> str:
@@ -69,7 +69,7 @@ class Prediction:
         return f"{self.largest}{more}{beyond}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file; GiB. Causes add up to the peak."""
+        """Return the prediction for a file; GiB. Its causes sum to the peak."""
         question, file = self.question, self.file
         micro_batches = count_micro_batches(question.global_batch, question.rows, file.share(question.ranks))
         return {
@@ -81,7 +81,7 @@ class Prediction:
             "settings": dict(file.settings),
             "labels": file.labels,
             "channels": file.channels,
-            "micro_batches": micro_batches or None,  # not said, several
+            "micro_batches": micro_batches or None,  # unknown, several
             "verdict": str(self.verdict),
             "peak_gib": round(self.peak.total / GIB, 4),
             "on_device_gib": round(self.needs_gib, 4),
@@ -101,7 +101,7 @@ class Prediction:
 
 
 def predict(question: Question, file: OperationsFile, device_gib: float) -> Prediction:
-    """The answer of a file that answers `question` (OperationsFile.misses), without advice."""
+    """Return the answer of a file that answers `question` (OperationsFile.misses), without advice."""
     device = Device(device_gib, count_groups(file, question.ranks))
 
     def peak(rows: int) -> Peak:

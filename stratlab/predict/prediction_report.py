@@ -7,7 +7,7 @@ build_prediction_page        bars by cause, the verdicts as a table
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -30,12 +30,12 @@ NOT_ESTIMATED = "Time and cost are not estimated"
 
 
 def conclude(answers: Sequence[Prediction | Unknown]) -> str:
-    """The verdict in sentences; "" = nothing is known of anything."""
+    """Return the verdict in sentences; "" without any answer."""
     known = [one for one in answers if isinstance(one, Prediction)]
     fitting = [one for one in known if one.verdict is Verdict.FITS]
     if not known:
         return ""
-    unknown = f", nothing is known of {len(answers) - len(known)}" if len(known) < len(answers) else ""
+    unknown = f", {len(answers) - len(known)} not counted" if len(known) < len(answers) else ""
     if fitting:
         return f"{_say_first(fitting, len(answers), unknown)}. {NOT_ESTIMATED}"
     nearest = min(known, key=lambda one: one.needs_gib)
@@ -45,9 +45,21 @@ def conclude(answers: Sequence[Prediction | Unknown]) -> str:
     return f"{said}. Change first: {nearest.advice}. {NOT_ESTIMATED}"
 
 
+def find_first(answers: Sequence[Prediction | Unknown]) -> Prediction | None:
+    """Return the run that sends least of those with room for several rows; None if no run of several has room."""
+    known = (one for one in answers if isinstance(one, Prediction) and one.verdict is Verdict.FITS)
+    return next((one for one in _order(known) if one.largest > 1), None) if len(answers) > 1 else None
+
+
+def _order(fitting: Iterable[Prediction]) -> list[Prediction]:
+    return sorted(fitting, key=lambda one: ORDER.get(one.file.strategy, len(ORDER)))
+
+
 def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str) -> str:
-    """Of those with room for more than one row the one that sends least; where there is none, what would make room."""
-    ordered = sorted(fitting, key=lambda one: ORDER.get(one.file.strategy, len(ORDER)))
+    """Recommend the run that sends least of those with room for several rows; without any, name changes that make
+    room.
+    """
+    ordered = _order(fitting)
     roomy = [one for one in ordered if one.largest > 1]
     said = f"{len(fitting)} of {asked} fit{'s' * (len(fitting) == 1)}{unknown}"
     if len(fitting) == 1:
@@ -55,7 +67,7 @@ def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str) -> str:
         who = f"{only.question.name} fits" if asked == 1 else f"{said}: {only.question.name}"
         said = f"{who} ({only.say_needs()}), with a micro-batch up to {only.say_largest()}"
     if not roomy:
-        room = next((one.advice for one in ordered if one.advice), "nothing that was counted leaves room")
+        room = next((one.advice for one in ordered if one.advice), "no counted change makes room")
         return f"{said}. No micro-batch above 1 fits: {room}"
     if len(fitting) == 1:
         return said
@@ -75,15 +87,16 @@ ASSUMED = (
     *("seq_len", "image_size", "precision", "packing", "activation_checkpointing", "lora_rank"),
     *("optimizer", "offload"),
 )
-"""Settings of a file that a reader is told, in their order."""
+"""Settings of a count that the answer names, in this order."""
 
 
 def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) -> Iterator[str]:
-    """Where the numbers come from."""
+    """Yield the origin of the numbers."""
     known = [one for one in answers if isinstance(one, Prediction)]
     yield (
-        f"device {device_gib:g} GiB, gate {GATE:.0%}: {GATE * device_gib:.2f} GiB; counted on fake tensors, no device "
-        "took part; CUDA's context, communicators and the allocator's reserve are constants (docs/predict.md)"
+        f"limit: {GATE * device_gib:.2f} of {device_gib:g} GiB ({GATE:.0%}). The memory was counted without a GPU; "
+        "fixed amounts for CUDA's context, communicators and the allocator's reserve are included. docs/predict.md "
+        "has the errors against measured peaks"
     )
     yield from _explain_different_ranks([one.question for one in answers])
     assumed: dict[str, list[str]] = {}
@@ -94,44 +107,44 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         yield f"{', '.join(names)}: {told}" if len(assumed) > 1 else told
     if assumed:
         yield from _explain_ranks(known)
-        yield "for another batch or one strategy alone: --set micro_batch_size=N, --set strategy=NAME"
+        yield "for another batch: --set micro_batch_size=N; for one strategy: --set strategy=NAME"
     for one in (one for one in known if one.host.total):
         gib, ranks = one.host.total / GIB, one.question.per_node
-        node = f", {gib * ranks:.2f} of its node" if ranks else ""
-        yield f"{one.question.name}: at least {gib:.2f} GiB of each rank in host memory{node} (docs/memory.md)"
+        node = f", all ranks of a node {gib * ranks:.2f} GiB" if ranks else ""
+        yield f"{one.question.name}: each rank needs at least {gib:.2f} GiB of host memory{node} (docs/memory.md)"
     yield from _explain_beyond(known)
     if any(one.is_upper_bound for one in known):
-        yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
+        yield "<= marks an upper bound: the count had several micro-batches per step, the run has one"
     yield from _explain_idle(known)
 
 
 def list_commands(answers: Sequence[Prediction | Unknown]) -> Iterator[str]:
-    """What counts where no file answers, for the first MOST_COMMANDS kinds of runs."""
+    """Yield the commands that count runs without a file, for the first MOST_COMMANDS kinds of runs."""
     groups = group_by_command(list_uncounted(answers))
     for first, *alike in groups[:MOST_COMMANDS]:
         others = ", ".join(one.settings["strategy"] for one in alike)
-        more = f" (likewise with strategy={others}, into a file of its own)" if others else ""
-        yield f"where no file answers: `{name_count(first, alike)}` counts one{more}, --operations FOLDER reads it"
+        more = f" (repeat it with strategy={others} and another file)" if others else ""
+        yield f"to count a missing run: `{name_count(first, alike)}`{more}; --operations FOLDER reads the file"
 
 
 def _explain_idle(known: Sequence[Prediction]) -> Iterator[str]:
-    """What advice was allowed to propose in vain, a line for each reason."""
+    """Yield the changes that advice was allowed to propose and did not, a line for each reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for one in known:
         for found in one.idle:
             groups.setdefault(found, []).append(one.question.name)
     for (name, reason), names in groups.items():
-        yield f"--allow {name} changes nothing of {', '.join(names)}: {reason}"
+        yield f"--allow {name} has no effect on {', '.join(names)}: {reason}"
 
 
 def list_uncounted(answers: Sequence[Prediction | Unknown]) -> list[Question]:
-    """Those that a count would answer."""
+    """Return the questions that a count would answer."""
     unknown = [one for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]
     return [one.question for one in unknown if one.countable]
 
 
 def _explain_different_ranks(questions: Sequence[Question]) -> Iterator[str]:
-    """Of charts: some set nodes of their own, which nobody typed."""
+    """Explain different ranks: some charts set a number of nodes that the user has not typed."""
     if len({one.ranks for one in questions}) < 2:
         return
     ranks = []
@@ -139,21 +152,21 @@ def _explain_different_ranks(questions: Sequence[Question]) -> Iterator[str]:
         nodes = one.ranks // one.per_node if one.per_node else 1
         ranks.append(f"{one.name} {one.ranks}" + (f" ({nodes} nodes of {one.per_node})" if nodes > 1 else ""))
     yield (
-        f"not the same number of ranks: {', '.join(ranks)}; a chart sets run.nodes unless it is given, "
-        "--set run.nodes=N makes them alike"
+        f"the numbers of ranks differ: {', '.join(ranks)}. Charts have different defaults of run.nodes; "
+        "--set run.nodes=N sets one value for all"
     )
 
 
 def _explain_beyond(known: Sequence[Prediction]) -> Iterator[str]:
-    """Of micro-batches larger than any that was counted."""
+    """Explain micro-batches larger than any that was counted."""
     beyond = [one for one in known if max(one.largest, one.question.rows) > one.counted_rows]
     if beyond:
         counted = "/".join(map(str, sorted({one.counted_rows for one in beyond})))
-        yield (f"micro-batches above {counted} are estimates, on the line through the two largest counts")
+        yield f"micro-batches above {counted} are estimates: a straight line through the two largest counts"
 
 
 def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
-    """How the ranks are arranged, where that is more than one axis of data."""
+    """Yield the arrangement of the ranks, if it is more than one axis of data."""
     arranged = {}
     for one in known:
         axes = [f"{name}={size}" for name, size in one.file.axes.items() if size > 1]
@@ -168,7 +181,7 @@ def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
     if by_nodes:
         names = ", ".join(one.question.name for one in by_nodes)
         held = "/".join(map(str, sorted({one.file.per_node for one in by_nodes})))
-        yield (f"{names}: counted with {held} GPUs per node; set --gpus-per-node N for other nodes")
+        yield f"{names}: counted with {held} GPUs per node; --gpus-per-node N sets another number"
 
 
 def _assumed(one: Prediction) -> str:
@@ -189,7 +202,7 @@ PAGE_COLOURS = {
     "optimizer state": 2, "master copies": 10, "activations": 3, "masks": 11, "logits and loss": 5, "teacher": 4,
     "data": 6, "other": 7, BESIDE: 15,
 }  # fmt: skip
-"""What belongs together has one colour, dark and light."""
+"""Related causes have one colour, dark and light."""
 PAGE_COLUMNS = (
     *("run", "ranks", Column("rows", "micro-batch"), "verdict"),
     Column("needs", "on the device", "GiB", right=True),
@@ -200,7 +213,7 @@ PAGE_COLUMNS = (
 
 
 def build_prediction_page(answers: Sequence[Prediction | Unknown], device_gib: float) -> str:
-    """The page as text."""
+    """Return the page as text."""
     known = [one for one in answers if isinstance(one, Prediction)]
     bars = {
         f"{one.question.name}, {one.question.ranks}": {

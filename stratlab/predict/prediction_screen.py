@@ -1,4 +1,4 @@
-"""Predictions on one screen of a terminal: the verdict, a table with bars, and what the rows need beside it."""
+"""Predictions on one screen of a terminal: the verdict, a table with bars, and notes on the rows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from rich.bar import Bar
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from stratlab.predict.answering import CANNOT_START, NOT_KNOWN, Unknown
 from stratlab.predict.prediction import MOST_ROWS, Prediction
-from stratlab.predict.prediction_report import conclude, explain_lines
+from stratlab.predict.prediction_report import conclude, explain_lines, find_first
 from stratlab.progress import build_lines
 from stratlab_spec.memory.prediction import Verdict
 from stratlab_spec.memory.profiles import GIB
@@ -23,12 +23,13 @@ ORDER = (*map(str, COLOURS), CANNOT_START, NOT_KNOWN)
 ROOMY = 110
 """Columns from which on there are longer bars and two causes."""
 MOST_LINES = 4
-"""Of one kind, below the table; --json has all."""
+"""Lines of one kind, below the table; --json has all."""
 BEYOND = "~"
+TAKE = "◀ first"
 
 
 def build_screen(answers: Answers, device_gib: float, width: int) -> Group:
-    """What `stratlab predict` prints, on a terminal of `width` columns."""
+    """Return the output of `stratlab predict`, on a terminal of `width` columns."""
     verdict = Text(conclude(answers) or "Nothing is known of what was asked", style="bold")
     return Group(
         verdict, build_table(answers, device_gib, width), build_lines(_list_notes(answers, device_gib))
@@ -36,7 +37,7 @@ def build_screen(answers: Answers, device_gib: float, width: int) -> Group:
 
 
 def build_table(answers: Answers, device_gib: float, width: int) -> Table:
-    """One line per question, by verdict, then by the largest micro-batch; what all have in common is no column."""
+    """Return one line per question, by verdict, then by the largest micro-batch; shared values have no column."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("run", overflow="fold")
     facts = {
@@ -44,21 +45,23 @@ def build_table(answers: Answers, device_gib: float, width: int) -> Table:
         "micro-\nbatch": {one.question.name: one.question.rows for one in answers},
     }
     facts = {name: values for name, values in facts.items() if len({*values.values()}) > 1}
-    for name in facts:
-        table.add_column(name, justify="right")
+    for fact in facts:
+        table.add_column(fact, justify="right")
     table.add_column("verdict", no_wrap=True)
     table.add_column(f"GiB of\n{device_gib:g}", justify="right", no_wrap=True)
     table.add_column("largest\nmicro-batch", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("largest parts, GiB" if width >= ROOMY else "largest part, GiB", overflow="fold")
     most = max((one.largest for one in answers if isinstance(one, Prediction)), default=0) or 1
+    first = find_first(answers)
     for one in sorted(answers, key=_rank):
-        row = [one.question.name, *(str(values[one.question.name]) for values in facts.values())]
+        name = Text(f"{one.question.name} {TAKE}", style="bold") if one is first else Text(one.question.name)
+        row: list[RenderableType] = [name, *(str(values[one.question.name]) for values in facts.values())]
         if isinstance(one, Unknown):
             table.add_row(*row, one.verdict)
             continue
         causes = sorted(one.peak.causes.items(), key=lambda cause: -cause[1])[: 2 if width >= ROOMY else 1]
-        bar = Bar(most, 0, one.largest, width=24 if width >= ROOMY else 12, color=COLOURS[one.verdict])
+        bar = Bar(most, 0, one.largest, width=24 if width >= ROOMY else 8, color=COLOURS[one.verdict])
         largest = (
             f"{BEYOND * (one.largest > one.counted_rows)}{one.largest}{'+' * (one.largest == MOST_ROWS)}"
         )
@@ -75,7 +78,7 @@ def _rank(one: Prediction | Unknown) -> tuple[int, float, float]:
 
 
 def _list_notes(answers: Answers, device_gib: float) -> Iterator[tuple[str, Text]]:
-    """(label, line): what to change, what is missing, where the numbers come from, where the rest is."""
+    """Yield (label, line): changes, missing files, the origin of the numbers, and further output."""
     changes: dict[str, list[str]] = {}
     missing: dict[str, list[str]] = {}
     for one in answers:
@@ -84,15 +87,17 @@ def _list_notes(answers: Answers, device_gib: float) -> Iterator[tuple[str, Text
         elif one.advice:
             changes.setdefault(one.advice, []).append(one.question.name)
     alone = len(answers) == 1  # its advice is in the verdict
+    lines = iter(explain_lines(answers, device_gib))
     kinds = {
         "Change": [] if alone else [*_limit(changes)],
         "Missing": [*_limit(missing)],
-        "Origin": [_say_common(answers), *explain_lines(answers, device_gib)],
+        "Trust": [next(lines)],
+        "Origin": [_say_common(answers), *lines],
         "All causes": ["--page FILE draws them, --json prints them"],
     }
     for label, sentences in kinds.items():
         for number, sentence in enumerate(sentences):
-            yield "" if number else label, Text(sentence, style="dim" if label == "Origin" else "")
+            yield "" if number else label, Text(sentence, style="dim" if label in ("Trust", "Origin") else "")
 
 
 def _say_common(answers: Answers) -> str:
@@ -100,7 +105,7 @@ def _say_common(answers: Answers) -> str:
     told = [f"{each} ranks" for each in ranks if len(ranks) == 1]
     told += [f"micro-batches of {each}" for each in rows if len(rows) == 1]
     beyond = any(isinstance(one, Prediction) and one.largest > one.counted_rows for one in answers)
-    return ", ".join([*told, *([f"{BEYOND} = an estimate"] if beyond else [])])
+    return ", ".join([*told, *([f"{BEYOND} marks an estimate"] if beyond else [])])
 
 
 def _limit(groups: dict[str, list[str]]) -> Iterator[str]:

@@ -1,6 +1,7 @@
-"""What to change first where a run will not fit: a run that fits, with what it takes, or else what may help.
+"""Find changes for a run that will not fit: a run that fits, with its need, or else changes that may help.
 
-Runs are tried in this order: what changes no result, what the user allows, other strategies, more GPUs.
+Runs are tried in this order: changes without effect on results, changes that the user allows, other strategies, more
+GPUs.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from stratlab_spec.strategies import STRATEGIES
 
 Settings = Mapping[str, str]
 WHY = {name: row.why for name, row in sorted(STRATEGIES.items(), key=lambda each: (each[1].tried, each[0]))}
-"""Strategies in the order in which they are tried, by what they send (docs/strategies.md)."""
+"""Strategies in the order in which they are tried, by their communication (docs/strategies.md)."""
 LESS_CHUNK = 512
-"""Tokens whose logits are there at once."""
+"""Tokens whose logits exist at once."""
 ADAPTERS = 16
 UNPUBLISHED = (
     *("vit_tiny", "vit_small", "qwen_tiny", "qwen_moe_tiny"),
@@ -33,18 +34,18 @@ DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
 OF_ND = {*DEGREES, "layout", "dimensions", "pp_schedule", "cp_method", "sequence_parallel"}
 DIMENSIONS = ("2", "3", "4", "5")
 TIMES = (2, 4, 8, 16)
-"""As many GPUs as these times those of the run are tried."""
+"""Multiples of the run's GPUs that are tried."""
 ALLOWED = ("lora", "offload")
-"""What is proposed only where the user allows it: adapters train other parameters, offloading takes time."""
+"""Changes that are proposed only if the user allows them: adapters train other parameters, offloading takes time."""
 
 
 def list_candidates(
     question: Question, settings: Mapping[str, Any], allowed: Sequence[str]
 ) -> Iterator[Question]:
-    """Questions about other runs, in the order in which they are to be tried.
+    """Yield questions about other runs, in the order of the attempts.
 
     Args:
-        settings: those of the run's file: what `question` leaves out is as there.
+        settings: of the run's file, for settings that `question` leaves out.
         allowed: of ALLOWED.
     """
     light: list[Settings] = [{}, *list_light_changes(settings)]
@@ -59,7 +60,7 @@ def list_candidates(
 
 
 def list_light_changes(settings: Mapping[str, Any]) -> list[Settings]:
-    """What holds less and trains the same: blocks computed again, fewer logits at once, both."""
+    """Return changes that need less memory and train the same: blocks computed again, fewer logits at once, both."""
     found: list[Settings] = []
     if settings["activation_checkpointing"] != "blocks":
         found.append({"activation_checkpointing": "blocks"})
@@ -71,7 +72,7 @@ def list_light_changes(settings: Mapping[str, Any]) -> list[Settings]:
 def list_allowed_changes(
     question: Question, settings: Mapping[str, Any], allowed: Sequence[str]
 ) -> Iterator[Settings]:
-    """What holds less where the user allows it. Adapters come with the weights that they need."""
+    """Yield changes that need less memory and that the user allows. Adapters come with the weights that they need."""
     if "lora" in allowed and not settings["lora_rank"] and _has_weights(question):
         given = question.settings.get("init") or question.settings.get("resume_from")
         yield {"lora_rank": str(ADAPTERS), **({} if given else {"init": "pretrained"})}
@@ -82,16 +83,16 @@ def list_allowed_changes(
 
 
 def explain_no_change(name: str, settings: Mapping[str, Any]) -> str:
-    """Say why `list_allowed_changes` finds nothing of this name to change."""
+    """Return why `list_allowed_changes` does not find a change of this name."""
     if name == "offload":
         return "the strategy has no offload that it does not use yet"
     if settings["lora_rank"]:
         return "the run trains adapters already"
-    return "adapters need weights, and none of this model are published; --set model_path=FOLDER"
+    return "adapters need weights, and this model has no published ones; --set model_path=FOLDER"
 
 
 def _list_strategies_to_try(question: Question, settings: Mapping[str, Any]) -> Iterator[Question]:
-    """The same run under the others, and under nd with other numbers of dimensions."""
+    """Yield the same run under other strategies, and under nd with other numbers of dimensions."""
     for strategy in WHY:
         if strategy == "nd":
             for number in DIMENSIONS:
@@ -102,7 +103,7 @@ def _list_strategies_to_try(question: Question, settings: Mapping[str, Any]) -> 
 
 
 def change_question(question: Question, change: Settings) -> Question:
-    """The same run with other settings; with another strategy, without what that strategy refuses."""
+    """Return the same run with other settings; with another strategy, without the settings that it rejects."""
     kept = dict(question.settings)
     if strategy := change.get("strategy"):
         refused = list_foreign(strategy) | OF_ND
@@ -113,14 +114,14 @@ def change_question(question: Question, change: Settings) -> Question:
 
 
 def list_foreign(strategy: str) -> set[str]:
-    """Settings of other strategies, which the trainer refuses under this one."""
+    """Return settings of other strategies, which the trainer rejects with this strategy."""
     others = {knob for row in STRATEGIES.values() for knob in row.knobs}
     others -= {*STRATEGIES[strategy].knobs}
     return others | (OF_ND if strategy != "nd" else set()) | ({"zeropp"} if strategy != "zeropp" else set())
 
 
 def _has_weights(question: Question) -> bool:
-    """Whether there are weights for adapters to stand on: published ones, or those of a folder."""
+    """Return whether there are weights for adapters: published ones, or a folder's."""
     given = question.settings
     if given.get("model_path") or given.get("resume_from"):
         return True
@@ -136,12 +137,12 @@ REASONS = {
     "loss": "logits are most of it",
     "state": "weights, gradients and optimizer state are most of it",
 }
-NOT_COUNTED = "not counted, --count says whether it fits"
+NOT_COUNTED = "not counted, --count shows whether it fits"
 Look = Callable[[Question], Prediction | None]
 
 
 def advise(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str:
-    """One sentence, with the settings to give.
+    """Return one sentence, with the settings to give.
 
     Args:
         look: the prediction of another question, as far as files know; None = they do not, or no run can start so.
@@ -163,7 +164,7 @@ def advise(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str:
 
 
 def advise_room(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str:
-    """What leaves room where the run fits with one row at a time alone; "" = nothing that is known."""
+    """Return changes that leave room if a run fits with only one row at a time; "" if none is known."""
     for question in list_candidates(one.question, one.file.settings, allowed):
         found = look(question)
         if found and found.verdict is Verdict.FITS and found.largest > 1:
@@ -201,7 +202,7 @@ def find_idle(one: Prediction, look: Look, allowed: Sequence[str]) -> Iterator[t
 
 
 def _find_rows(found: Prediction) -> int:
-    """The micro-batch that fits: the run's own, or a smaller one of the same step; 0 = none."""
+    """Return the micro-batch that fits: the run's own, or a smaller one of the same step; 0 = none."""
     if found.verdict is Verdict.FITS:
         return found.question.rows
     share = found.file.share(found.question.ranks)
@@ -209,7 +210,8 @@ def _find_rows(found: Prediction) -> int:
 
 
 def _name_changes(before: Question, after: Question, rows: int) -> str:
-    """`8 GPUs with strategy=fsdp, activation_checkpointing=blocks without offload`: all that `--set` is to change.
+    """Return `8 GPUs with strategy=fsdp, activation_checkpointing=blocks without offload`: all that `--set` is to
+    change.
 
     Of charts a setting has its place, and null takes one back.
     """
@@ -237,15 +239,15 @@ def _name_changes(before: Question, after: Question, rows: int) -> str:
 
 
 def _guess(one: Prediction, look: Look, allowed: Sequence[str]) -> str:
-    """What may help, by what holds most; never what is known not to fit."""
+    """Return changes that may help, by the largest cause; never a change that is known not to fit."""
     settings = one.file.settings
-    held = one.peak if one.largest else one.smallest  # fewer rows alone are not enough
+    held = one.peak if one.largest else one.smallest  # fewer rows are not enough on their own
     sizes = {
         kind: sum(held.causes.get(cause, 0) for cause in causes)
         for kind, causes in (("kept", KEPT), ("loss", LOSS), ("state", STATE))
     }
     if one.device.judge(sizes["state"]) is not Verdict.FITS:
-        sizes = {"state": sizes["state"]}  # which no other remedy touches
+        sizes = {"state": sizes["state"]}  # which no other change affects
     alone = [change for change in list_light_changes(settings) if len(change) == 1]
     for kind in sorted(sizes, key=lambda name: -sizes[name]):
         if kind == "state":
@@ -261,7 +263,7 @@ def _guess(one: Prediction, look: Look, allowed: Sequence[str]) -> str:
 
 
 def _list_strategies(one: Prediction) -> Iterator[Settings]:
-    """Those that hold less of the state, the nearest one first."""
+    """Yield strategies that hold less of the state, the nearest first."""
     mine = str(one.file.settings["strategy"])
     steps = [mine]
     while (less := STRATEGIES[steps[-1]].holds_less) and less not in steps:

@@ -1,6 +1,6 @@
 """The files of a run directory, read with distrust: a full volume, a crash or a hand may have spoilt any of them.
 
-docs/run_directory.md has every field.
+docs/formats.md has every field.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ METRIC: Shape = {"kind": str, "t": (int, float), "step": int}
 
 
 def has_marks(folder: Path) -> bool:
-    """Whether there is anything of a run to read."""
+    """Return whether there is anything of a run to read."""
     return any((folder / mark).is_file() for mark in MARKS)
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the trainer has made this folder, so that it may go: other programs write a config.json too."""
+    """Return whether the trainer has made this folder, so that it may go: other programs write a config.json too."""
     config = read_object(folder / "config.json", [], CONFIG)
     if "config" in config and "resolved" in config:
         return True
@@ -47,7 +47,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
-    """config.json, with `resolved` and its number of ranks only where these can be true."""
+    """Return config.json, with `resolved` and its number of ranks only if these are possible."""
     config = read_object(folder / "config.json", problems, CONFIG)
     if isinstance(config.get("config"), dict):
         config["config"] = take_new_names(config["config"])
@@ -61,10 +61,10 @@ def read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def read_object(path: Path, problems: list[str], shape: Shape | None = None) -> dict[str, Any]:
-    """The object in a file; {} where there is none. A field that is not what `shape` says is left out.
+    """Return the object in a file; {} if it is missing. Fields of another type than in `shape` are left out.
 
     Args:
-        problems: gets a sentence for what is not as it should be.
+        problems: gets a sentence for each defect.
     """
     if not path.is_file():
         return {}
@@ -82,7 +82,7 @@ def read_object(path: Path, problems: list[str], shape: Shape | None = None) -> 
 
 
 def keep_fields(content: dict[str, Any], shape: Shape, place: str, problems: list[str]) -> dict[str, Any]:
-    """`content` without the fields that are there and of another type than `shape` says."""
+    """Return `content` without the fields of another type than in `shape`."""
     wrong = {name: content[name] for name in shape if name in content and not _is(content[name], shape[name])}
     problems += [
         f"{place}: {name} is of type {type(value).__name__} [SL-field-type]" for name, value in wrong.items()
@@ -91,7 +91,9 @@ def keep_fields(content: dict[str, Any], shape: Shape, place: str, problems: lis
 
 
 def read_lines(path: Path, problems: list[str], needs: Shape) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file that have every field of `needs`; how many are left out goes to `problems`."""
+    """Return the objects of a .jsonl file that have every field of `needs`; how many are left out goes to
+    `problems`.
+    """
     if not path.is_file():
         return []
     lines = [read_line(text) for text in path.read_bytes().splitlines()]
@@ -106,7 +108,9 @@ def read_lines(path: Path, problems: list[str], needs: Shape) -> list[dict[str, 
 
 
 def read_tail(path: Path, size_bytes: int) -> list[dict[str, Any]]:
-    """The objects of the last lines of a .jsonl file, {} for what is none: a long run's metrics have gigabytes."""
+    """Return the objects of the last lines of a .jsonl file, {} for other lines: a long run's metrics have
+    gigabytes.
+    """
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - size_bytes))
@@ -116,7 +120,7 @@ def read_tail(path: Path, size_bytes: int) -> list[dict[str, Any]]:
 
 
 def read_line(text: bytes) -> dict[str, Any]:
-    """The object of a line; {} for what is none."""
+    """Return the object of a line, or {}."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -125,14 +129,14 @@ def read_line(text: bytes) -> dict[str, Any]:
 
 
 def read_world_size(resolved: Mapping[str, Any], attempts: list[dict[str, Any]]) -> int:
-    """Of the last attempt that tells: a further one may have gone on with another number of processes."""
+    """Return the world size of the last attempt that records it: attempts may have different numbers of processes."""
     told = [line.get("world_size") for line in attempts]
     sizes = [size for size in [resolved.get("world_size"), *told] if _is(size, int)]
     return next((size for size in reversed(sizes) if 1 <= size <= LARGEST_WORLD), 1)
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """A finite number; a truth value is none, nor is one that no float can hold."""
+    """Return whether the value is a finite number that a float can hold; a bool is not."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     try:
@@ -142,7 +146,7 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def _is(value: Any, kind: type | tuple[type, ...]) -> bool:
-    """Of that type, numbers finite; a truth value is no number."""
+    """Return whether the value has that type, with numbers finite; a bool is not a number."""
     if isinstance(value, bool) or not isinstance(value, kind):
         return False
     return is_number(value) if isinstance(value, (int, float)) else True

@@ -1,7 +1,7 @@
-"""Whether one rank is late by more than chance explains: the one rule of `stratlab analyze` and `stratlab compare`.
+"""Find a rank that is late by more than chance explains: the one rule of `stratlab analyze` and `stratlab compare`.
 
-Ranks that communicate in every step take equally long for it, so what tells is a rank's own time: its step without the
-communication that nothing hides, in which it waits for the others.
+Ranks that communicate in every step have equal step times, so the rule uses a rank's own time: its step without
+exposed communication, in which it waits for the others.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from stratlab.run_directory.files import is_number
 
-CHANCE = 0.008  # in so many runs of equal ranks one may be named
-LEAST_SHARE = 0.02  # of the step: what is less is not worth a look
+CHANCE = 0.008  # the share of runs with equal ranks in which one may be named
+LEAST_SHARE = 0.02  # of the step: smaller differences do not matter
 FEWEST_STEPS = 3
 CALLS_CHANCE = 0.01
 ENOUGH_FOR_NEIGHBOURS = 8  # steps
@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 
 
 def find_late_rank(steps: Iterable[Row], collectives: Iterable[Row]) -> int | None:
-    """The late rank, None where chance may explain what is seen. In pipelines stages differ by design: None.
+    """Return the late rank, None if chance may explain the times. In pipelines stages differ by design: None.
 
     Args:
         steps, collectives: of analysis/report.json.
@@ -47,8 +47,11 @@ def find_late_rank(steps: Iterable[Row], collectives: Iterable[Row]) -> int | No
 
 
 def _find_by_times(own: Mapping[int, Sequence[float]], least: float) -> int | None:
-    """The rank with the longest own time, if it is longer than the others' in nearly every step: against how its lead
-    changes from step to step, as one rank may be noisier than the others, and against how all ranks change."""
+    """Return the rank with the longest own time, if it is longer than the others' in nearly every step.
+
+    Its lead is tested against two variations: how the lead changes from step to step, because one rank may be noisier
+    than the others, and how all ranks change.
+    """
     if len(own) < 2:
         return None
     late = max(own, key=lambda rank: sum(own[rank]))
@@ -76,9 +79,11 @@ def _find_by_times(own: Mapping[int, Sequence[float]], least: float) -> int | No
 
 
 def _count_independent(values: Sequence[float]) -> float:
-    """How many independent values would tell as much of the mean. Other work on a machine lasts for some steps, and
-    makes them alike. The correlation of neighbours tells, which is estimated too low by what is added here; of few
-    values it cannot be told, and all count."""
+    """Return the number of independent values with the same information about the mean.
+
+    Other work on a machine lasts for some steps, and makes them alike. The correlation of neighbours measures that;
+    its estimate is too low by the amount added here. Few values do not allow an estimate, and all count.
+    """
     count, mean = len(values), sum(values) / len(values)
     away = [value - mean for value in values]
     whole = sum(each * each for each in away)
@@ -90,7 +95,7 @@ def _count_independent(values: Sequence[float]) -> float:
 
 
 def _find_by_calls(collectives: Iterable[Row]) -> int | None:
-    """Of too few steps the calls tell: the rank that came last in more of them than among equals."""
+    """With too few steps, use the calls: return the rank that came last in more of them than among equals."""
     last: Counter[int | None] = Counter()
     for row in collectives:
         last[row.get("rank")] += row.get("arrived_last") or 0
@@ -103,8 +108,10 @@ def _find_by_calls(collectives: Iterable[Row]) -> int | None:
 
 
 def _exceed(value: float, error: float, freedom: int) -> float:
-    """How often chance exceeds `value`, whose standard error is known from so many degrees of freedom: Student's t
-    (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    """Return how often chance exceeds `value`, with a standard error of `freedom` degrees of freedom: Student's t.
+
+    Source: Abramowitz and Stegun 1964, 26.7.3 and 26.7.4.
+    """
     if not error:
         return 0.0
     angle = math.atan(value / error / math.sqrt(freedom))

@@ -1,8 +1,8 @@
-"""Whether a run has ended, and how, by its files alone: the one answer of every command.
+"""Decide whether a run has ended, and how, only by its files: the one answer of every command.
 
-read_status     of the events of its attempts: finished, failed, stopped, unfinished
-read_standing   the same for lists and metrics, which also show what is at work
-look            for who waits for its end, and does not know whether another attempt will come
+read_status     from the events of its attempts: finished, failed, stopped, unfinished.
+read_standing   the same for lists and metrics, which also show running runs.
+look            for programs that wait for its end, and do not know whether another attempt will come.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from stratlab.run_directory.files import Shape, read_line, read_lines
 Status = Literal["finished", "failed", "stopped", "unfinished", "traces only", "not a run"]
 Event = dict[str, Any]
 STOPPED_FROM_OUTSIDE = 143
-"""The trainer's exit code of a run that was suspended, drained or told to stop: it goes on where it was."""
+"""The trainer's exit code of a run that was suspended, drained or stopped: it resumes there."""
 MAY_BE_RETRIED = 128
 """Exit codes from here on are of signals: a cluster starts another attempt."""
 TRACED: Status = "traces only"
-"""Of another program: what a run was asked, and how it ended, is not known."""
+"""Of another program: a run's settings and its end are unknown."""
 AT_WORK = "at work"
 ALIVE_S = 120.0
 """A run that has not ended and has written something in this time is at work."""
@@ -30,29 +30,29 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 
 def read_attempts(folder: Path, problems: list[str] | None = None) -> list[Event]:
-    """The events of attempts.jsonl; what is no event, as a line that is only half written, is left out."""
+    """Return the events of attempts.jsonl; other lines, such as a half-written one, are left out."""
     needs: Shape = {"event": str, "t": (int, float), "attempt": int}
     return read_lines(folder / "attempts.jsonl", [] if problems is None else problems, needs)
 
 
 def read_events(folder: Path) -> list[Event]:
-    """The same for who waits: of a start or an end no more is asked than that it is one; `attempt` is 1 if left out."""
+    """Return the events for a program that waits: a start or an end needs only its kind; `attempt` defaults to 1."""
     events = [{"attempt": 1, **line} for line in read_lines(folder / "attempts.jsonl", [], {"event": str})]
     return [event for event in events if isinstance(event["attempt"], int)]
 
 
 def has_ended(attempts: Sequence[Event]) -> bool:
-    """Whether the newest attempt has written its end."""
+    """Return whether the newest attempt has written its end."""
     return bool(attempts) and attempts[-1]["event"] == "ended"
 
 
 def is_comparable(status: str, degenerate: bool) -> bool:
-    """Whether a run may be ranked, explained and judged with others."""
+    """Return whether a run may be ranked, explained and judged with others."""
     return status in ("finished", TRACED) and not degenerate
 
 
 def read_status(attempts: Sequence[Event], has_summary: bool) -> tuple[Status, str]:
-    """How the run stands, and the sentence that says how it ended."""
+    """Return the status of the run, and a sentence about its end."""
     last = attempts[-1] if attempts else {}
     if last.get("event") == "started":
         return "unfinished", f"attempt {last.get('attempt')} has started and not ended"
@@ -68,10 +68,10 @@ def read_status(attempts: Sequence[Event], has_summary: bool) -> tuple[Status, s
 def read_standing(
     folder: Path, mode: object, attempts: Sequence[Event], has_summary: bool
 ) -> tuple[str, str]:
-    """As `read_status`, and AT_WORK where it has written something just now.
+    """Do the same as `read_status`, with AT_WORK for a run that has just written something.
 
     Args:
-        mode: as asked; an evaluation writes no summary, and is finished where it has ended well.
+        mode: as requested; an evaluation does not write a summary, and is finished if it has ended with 0.
     """
     status, ending = read_status(attempts, has_summary)
     if mode == "evaluate" and attempts and attempts[-1].get("exit_code") == 0:
@@ -80,7 +80,7 @@ def read_standing(
 
 
 def is_alive(folder: Path) -> bool:
-    """Whether the run has not ended and has written something just now."""
+    """Return whether the run has not ended and has written something just now."""
     attempts = read_attempts(folder)
     if not attempts or attempts[-1]["event"] != "started":
         return False
@@ -90,7 +90,7 @@ def is_alive(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`ended` and one sentence of what was seen; `exit_code` is the run's, None where no file tells it."""
+    """`ended` and one sentence about the files; `exit_code` is the run's, None if it is not in the files."""
 
     ended: bool
     sentence: str
@@ -98,7 +98,7 @@ class Outcome:
 
 
 def look(run_dir: Path, *, quiet: bool) -> Outcome:
-    """The state of a run now. `quiet`: nothing was written for so long that no new attempt will come."""
+    """Return the state of a run now. `quiet`: its files have not changed for so long that no new attempt will come."""
     manifest = run_dir / "traces" / "manifest.json"
     is_complete = manifest.is_file() and read_line(manifest.read_bytes()).get("complete") is True
     if is_complete and (run_dir / "summary.json").is_file():
@@ -121,7 +121,7 @@ def look(run_dir: Path, *, quiet: bool) -> Outcome:
 
 
 def fingerprint(run_dir: Path) -> Fingerprint:
-    """Changes whenever the trainer writes: on attempts, metrics, or a rank's own log."""
+    """Return a value that changes whenever the trainer writes: attempts, metrics, or a rank's own log."""
     files = [run_dir / "attempts.jsonl", run_dir / "metrics.jsonl", *sorted(run_dir.glob("ranks/*"))]
     stats = [(file.name, file.stat()) for file in files if file.is_file()]
     return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

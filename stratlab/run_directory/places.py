@@ -1,8 +1,8 @@
-"""Where the files of a run lie that a reader wants to open, and where its report's page may link to them.
+"""Find the files of a run for readers, and decide where its report's page may link to them.
 
-foreign.json: what lies beside the analysis of traces that this lab did not make, instead of a run's own files.
+foreign.json describes traces of another program next to their analysis, instead of a run's own files.
 
-A folder that somebody has named: whether it is one, told in the same way by every verb.
+`check_folder` checks a folder that the user has named, in the same way for every verb.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from stratlab_spec.run_directory import write_json
 MERGED = "merged_trace.json.gz"
 PAGE = "report.html"
 FETCHED = ".fetched.json"
-"""In the copy of a run that `stratlab fetch` made: {"without": [what stayed on the volume]}."""
+"""In the copy of a run that `stratlab fetch` made: {"without": [parts that stayed on the volume]}."""
 SERVER = {"tracking_uri": str, "experiment_id": str, "run_id": str}
-"""Of mlflow.json: where a run is in MLflow."""
+"""Of mlflow.json: the place of a run in MLflow."""
 ABOVE = 3
-"""Folders above a run below which a page may lie that links to it: comparison, results, what holds the results."""
+"""Folders above a run below which a page may link to it: comparison, results, and their folder."""
 
 
 def find_page(run_dir: Path) -> Path:
-    """Of its analysis; need not exist."""
+    """Return the page of its analysis; need not exist."""
     return run_dir / "analysis" / PAGE
 
 
 def find_pod_logs(run_dir: Path) -> Path:
-    """The folder where a rehearsal keeps its logs; of a run on a cluster there is none."""
+    """Return the folder of a rehearsal's logs; runs on a cluster have no such folder."""
     run_dir = run_dir.resolve()
     return run_dir.parent / ".logs" / run_dir.name
 
 
 def find_comparison_page(run_dir: Path) -> Path:
-    """Where `stratlab compare` writes it if not told otherwise; need not exist."""
+    """Return the default page of `stratlab compare`; it need not exist."""
     return run_dir.parent / "report" / PAGE
 
 
@@ -51,13 +51,13 @@ def find_rank_logs(run_dir: Path) -> dict[int, Path]:
 
 
 def _by_rank(folder: Path, pattern: str) -> dict[int, Path]:
-    """rank -> file, by rank."""
+    """Return rank -> file, by rank."""
     numbered = [(re.search(r"\d+", path.name), path) for path in folder.glob(pattern) if path.is_file()]
     return dict(sorted((int(number[0]), path) for number, path in numbered if number))
 
 
 def is_beside(run_dir: Path, page_folder: Path) -> bool:
-    """Whether a page lies with the run: in its comparison, its results, or the folder that holds these."""
+    """Return whether a page is in the run's comparison, its results, or the folder above these."""
     page = page_folder.resolve()
     above = [folder for folder in run_dir.resolve().parents[:ABOVE] if folder.parent != folder]
     return any(folder == page or folder in page.parents for folder in above)
@@ -74,7 +74,7 @@ SHAPE: Shape = {
 
 
 def read_foreign(folder: Path, problems: list[str]) -> dict[str, Any]:
-    """What it says; {} where there is none. A number of ranks that cannot be is left out."""
+    """Return the content of foreign.json; {} if it is missing. An impossible number of ranks is left out."""
     found = read_object(folder / FOREIGN, problems, SHAPE)
     if not 1 <= (found.get("world_size") or 1) <= LARGEST_WORLD:
         problems.append(
@@ -84,15 +84,15 @@ def read_foreign(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def write_foreign(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes it in one step."""
+    """Write foreign.json in one step."""
     write_json(folder / FOREIGN, content)
 
 
 def check_folder(folder: Path, expected: str) -> None:
-    """That there is such a folder.
+    """Check that the folder exists.
 
     Raises:
-        NothingThere: there is not, or not yet.
+        NothingThere: it does not exist, or not yet.
         UserError: it is a file.
     """
     if folder.is_dir():

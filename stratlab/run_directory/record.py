@@ -1,6 +1,6 @@
-"""One run directory, read: what is there, what is missing, how the run ended.
+"""Read one run directory: its files, missing ones, and the run's end.
 
-docs/run_directory.md has every field.
+docs/formats.md has every field.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stratlab.run_directory.places import FOREIGN, SERVER, read_foreign
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The files of one run as they are; an absent file is an empty value and is named in `missing`."""
+    """The files of one run, unchanged; an absent file is an empty value and is named in `missing`."""
 
     name: str
     folder: Path
@@ -46,7 +46,7 @@ class RunRecord:
     problems: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        """Short: its files are long."""
+        """Return a short text: its files are long."""
         steps = max((line["step"] for line in self.metrics if line.get("kind") == "train"), default=0)
         return (
             f"RunRecord(name={self.name!r}, strategy={self.strategy!r}, status={self.status!r}, steps={steps}, "
@@ -55,12 +55,12 @@ class RunRecord:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As they were asked for."""
+        """Return the requested settings."""
         return self.config.get("config") or {}
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """What became of them."""
+        """Return the resolved settings."""
         return self.config.get("resolved") or {}
 
     @property
@@ -95,7 +95,7 @@ class RunRecord:
 
     @property
     def degenerate(self) -> bool:
-        """Whether it is another thing than its name says, so that it is compared with nothing."""
+        """Return whether the run differs from its name's promise, so that it is not compared."""
         return bool(self.missing_dimensions or self.summary.get("degenerate"))
 
     @property
@@ -105,17 +105,17 @@ class RunRecord:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether nothing is known of it but what its traces tell."""
+        """Return whether its traces are the only source about it."""
         return self.status == TRACED
 
     def series(self, kind: str, value: str) -> dict[int, float]:
-        """step -> value of the lines of one kind; a step that a later attempt repeated counts as repeated."""
+        """Return step -> value of the lines of one kind; a repeated step has the later attempt's value."""
         lines = [line for line in self.metrics if line["kind"] == kind and is_number(line.get(value))]
         return dict(sorted({line["step"]: line[value] for line in lines}.items()))
 
 
 def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
-    """Reads a run directory, however incomplete.
+    """Read a run directory, however incomplete.
 
     Args:
         folder: the run directory.
@@ -187,7 +187,7 @@ def _read_foreign_run(folder: Path) -> RunRecord:
 
 
 def _list_expected(profiled: bool, world_size: int, downloaded: bool) -> list[str]:
-    """Files of a finished run. Those of MLflow are left out: a run without a server has none."""
+    """Return the files of a finished run, except MLflow's: a run without a server does not have them."""
     ranks = range(world_size)
     names = [*MARKS, "evaluation.json", *(f"ranks/rank{i}.json" for i in ranks)]
     if not downloaded:

@@ -1,4 +1,4 @@
-"""What a step of a run takes, from its files: as summary.json says it, and of an older run by the same rule.
+"""The step times of a run, from its files: from summary.json, or for an older run by the same rule.
 
 Trainers before this rule wrote means over other steps into summary.json; their metrics.jsonl has the steps.
 """
@@ -18,7 +18,7 @@ BY_RULE = "warmup"
 
 
 def build_numbers(summary: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The names of NAMES, and step_times_from: metrics.jsonl | summary.json | None.
+    """Return the names of NAMES, and step_times_from: metrics.jsonl | summary.json | None.
 
     Args:
         lines: of metrics.jsonl; read only where summary.json does not follow the rule.

@@ -64,7 +64,7 @@ def carry_out(
         elif entry.stage == "failed":
             problems.append(f"{planned.release.name}: {entry.sentence} [SL-run-failed]")
     if not any(entry.stage == "succeeded" for entry in state.releases.values()):
-        problems.append("no run has succeeded, so there is nothing to compare [SL-sweep-nothing-to-compare]")
+        problems.append("all runs failed, so the comparison is skipped [SL-sweep-nothing-to-compare]")
         return Result(state, None, problems)
     try:
         return Result(state, place.compare(plan, state.comparison, output, tuning, varied), problems)

@@ -140,6 +140,7 @@ class Sweep(BaseModel):
         pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
         description="a name of small letters, digits and '-', 63 at most, with a letter or a digit at both ends",
     )
+    """Namespace of the releases."""
     charts: str = Field(default="charts", description="the name of a folder")
     """Folder with one chart per strategy."""
     values: Annotated[list[StrictStr], BeforeValidator(_as_list)] = Field(

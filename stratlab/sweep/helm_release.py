@@ -175,7 +175,7 @@ def _follow_analysis(connection: Connection, name: str, show: Callable[[str], No
 def _show_waiting_pods(
     connection: Connection, name: str, show: Callable[[str], None], stop: threading.Event
 ) -> None:
-    """Show pods without a node or an image, which wait for ever while the resource reports no problem."""
+    """Show pods without a node or an image, which wait without limit while the resource reports no problem."""
     query = {"labelSelector": f"{INSTANCE}={name},{COMPONENT}={TRAINING}"}
     told: dict[str, str] = {}
     try:

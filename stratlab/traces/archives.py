@@ -45,7 +45,7 @@ ARCHIVE_LIMITS = ArchiveLimits()
 class Budget:
     """Count the bytes that may still be unpacked from one source; all its archives share it, also nested ones.
 
-    The sizes in the archive suffice, because no more of a member is read than its archive states.
+    The sizes in the archive suffice, because a member is read only up to the archive's size of it.
 
     Args:
         packed: size of the archives on the disk, in bytes.

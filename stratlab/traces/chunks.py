@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 BLOCK_BYTES = 2 << 20  # with larger blocks the decoded events do not fit into the processor's cache
 SCAN_BYTES = 256 << 10  # numpy temporarily needs up to 20 times this size
 EVENTS_KEY = b'"traceEvents"'
-NO_EVENTS = "holds no traceEvents [SL-trace-no-events]"
+NO_EVENTS = "lacks traceEvents [SL-trace-no-events]"
 BARE_LIST = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
 BARE = b"{ }"  # head of a file that is only the list of events; no other file's head has this space
 NO_TEXT = "is not text: a binary trace, such as Perfetto's or Nsight Systems', not torch.profiler's [SL-trace-binary]"
@@ -202,9 +202,7 @@ def _read_head(blocks: Iterator[bytes], limits: Limits) -> tuple[int, bytes, byt
 
 
 def _build_large_head(limits: Limits) -> TraceError:
-    return TraceError(
-        f"holds no traceEvents in its first {limits.head_bytes >> 20} MiB [SL-trace-head-large]"
-    )
+    return TraceError(f"lacks traceEvents in its first {limits.head_bytes >> 20} MiB [SL-trace-head-large]")
 
 
 class _Scan:
@@ -220,7 +218,7 @@ class _Scan:
         self.start = -1  # of the last event, in the text
 
     def find_cut(self, text: bytes) -> int:
-        """Return the start of the last event; -1 if no event has begun, or only the first."""
+        """Return the start of the last event; -1 before the second event."""
         while self.depth and self._look(text[self.seen : self.seen + SCAN_BYTES]):
             pass
         cut = self.start

@@ -206,7 +206,7 @@ def _list(names: Sequence[str], last: str = ", ") -> str:
 
 NOTHING_OF_A_TRACE = (NO_EVENTS, OTHER_ENDING)
 # reasons to leave a file out that are not damage
-NO_TRACES = ("holds no traceEvents", OTHER_ENDING, "a merged trace", "--rank-pattern")
+NO_TRACES = ("lacks traceEvents", OTHER_ENDING, "a merged trace", "--rank-pattern")
 
 
 @dataclass

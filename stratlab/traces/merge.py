@@ -169,7 +169,7 @@ def _find_start(path: Path) -> tuple[int, int]:
     for piece in pieces:
         if (first := _find_first_ns(piece)) is not None:
             return base, first
-    raise TraceError("holds no event with a time [SL-trace-no-time]")
+    raise TraceError("lacks events with a time [SL-trace-no-time]")
 
 
 def _find_first_ns(piece: bytes) -> int | None:

@@ -1,4 +1,4 @@
-"""Rename the events of one rank so that one file can hold several ranks.
+"""Rename the events of one rank so that a file can hold several ranks.
 
 Without each of these changes Perfetto shows lost or wrong tracks. Processes of different ranks have the same numbers (a
 GPU's is its index), and flow arrows of different ranks the same ids. Python's stack on the track of the operators makes

@@ -133,7 +133,7 @@ def load_trace(path: Path, operators: bool = True, processes: Processes | None =
     if not columns.count:
         other = columns.uncategorized + odd.events
         why = f": {other} events without a category or a time are not torch's" if other else ""
-        raise TraceError(f"holds no event with a duration{why} [SL-trace-no-duration]")
+        raise TraceError(f"lacks events with a duration{why} [SL-trace-no-duration]")
     return _build_trace(columns, head, raw_bytes, odd)
 
 

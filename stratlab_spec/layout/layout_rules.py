@@ -1,6 +1,6 @@
-"""What a layout of the strategy nd asks of model, batch and settings. All rules are looked at, whatever breaks first.
+"""Requirements of a layout of the strategy nd for model, batch and settings. All rules are checked at once.
 
-Each of them would otherwise be a shape error or a hang inside a collective, on GPUs that wait.
+Without the check each of them would be a shape error or a hang inside a collective, on GPUs that wait.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ MLP = ("gate_proj", "up_proj", "down_proj")
 def broken_layout_rules(
     config: Config, world_size: int, shape: DecoderShape, axes: Axes, sequence_parallel: bool
 ) -> list[str]:
-    """One sentence per broken rule."""
+    """Return one sentence per broken rule."""
     return [
         *size_problems(config),
         *_processes(config, world_size, axes),
+        *_family(config, axes, shape),
         *_tensor(config, axes, shape, sequence_parallel),
         *_pipeline(config, axes, shape),
         *_sequence(config, axes, shape, sequence_parallel),
@@ -55,6 +56,23 @@ def _processes(config: Config, world_size: int, axes: Axes) -> Iterator[str]:
     yield f"{factors} makes {axes.world_size} processes, but there are {world_size}; {fix} [SL-nd-processes]"
 
 
+def _family(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
+    """transformers plans tp for some families only; without the plan heads and experts stay whole."""
+    able = {*shape.dims, *(("ep",) if "tp" in shape.dims else ())}
+    for axis in ("pp", "cp", "tp", "ep"):
+        if getattr(axes, axis) > 1 and axis not in able:
+            names = ", ".join([*sorted(able - {"ep"}), "dp_replicate", "dp_shard"])
+            yield (
+                f"TRAINER_{axis.upper()}={getattr(axes, axis)}: nd splits {config.model_name} (model_type "
+                f"{shape.family!r}) over {names} only; expected {axis}=1 [SL-nd-family]"
+            )
+    if config.lora_rank and not ({"tp", "pp"} & able):
+        yield (
+            f"TRAINER_LORA_RANK={config.lora_rank}: nd counts no adapters of model_type {shape.family!r}; "
+            "take another strategy [SL-nd-family-lora]"
+        )
+
+
 def _tensor(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel: bool) -> Iterator[str]:
     if undivided := list_undivided(shape, axes.tp):
         divisors = list_divisors(math.gcd(*_tensor_sizes(shape).values()))
@@ -75,13 +93,13 @@ def _tensor(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel: 
 
 
 def _tensor_sizes(shape: DecoderShape) -> dict[str, int]:
-    """What the tp axis divides; experts are shared out whole, by ep."""
+    """Return the sizes that the tp axis divides; ep distributes whole experts."""
     sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "vocab": shape.vocab}
     return sizes if shape.experts else {**sizes, "intermediate": shape.intermediate}
 
 
 def list_undivided(shape: DecoderShape, tp: int) -> list[str]:
-    """`heads=3`: the sizes that so many processes of the tp axis do not divide."""
+    """Return the sizes that `tp` does not divide, as in `heads=3`."""
     return [f"{name}={size}" for name, size in _tensor_sizes(shape).items() if size % tp]
 
 
@@ -121,7 +139,7 @@ def _experts(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
             yield f"TRAINER_EP={axes.ep}: {config.model_name} has no experts; leave it out [SL-nd-ep-dense]"
         if config.dimensions == 5:
             yield (
-                f"TRAINER_DIMENSIONS=5: the fifth is that of the experts, and {config.model_name} is a dense model; "
+                f"TRAINER_DIMENSIONS=5: the fifth dimension is for experts, and {config.model_name} is a dense model; "
                 "expected at most 4, or a mixture of experts such as qwen3-30b-a3b [SL-nd-five-dimensions-dense]"
             )
         return
@@ -166,7 +184,9 @@ def _batch(config: Config, axes: Axes) -> Iterator[str]:
 
 
 def _bubble_pct(pp: int, micro_batches: int) -> float:
-    """Idle share of a 1f1b or gpipe pipeline with equal stages (Narayanan et al., arXiv 2104.04473, section 2.2)."""
+    """Return idle share of a 1f1b or gpipe pipeline with equal stages (Narayanan et al., arXiv 2104.04473, section
+    2.2).
+    """
     return 100.0 * (pp - 1) / (micro_batches + pp - 1)
 
 
@@ -181,5 +201,5 @@ def _adapters(config: Config, shape: DecoderShape) -> Iterator[str]:
 
 
 def list_divisors(number: int) -> str:
-    """`1, 2, 4`"""
+    """Return `1, 2, 4`"""
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

@@ -1,4 +1,4 @@
-"""Axes x processes -> a device mesh; what a run refuses whatever its data, its length and its devices are.
+"""Axes x processes -> a device mesh, and the rules that do not depend on a run's data, length or devices.
 
        dp_replicate ─▶              e.g. 4 processes, dp_replicate=2, dp_shard=2
 dp_shard │  rank0 rank1            rows: one replica, sharded      (all-gather, reduce-scatter)
@@ -30,7 +30,7 @@ AXES = ("dp_replicate", "dp_shard")
 
 
 def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -> list[str]:
-    """One sentence per rule that these settings break on `world_size` processes.
+    """Return one sentence per rule that these settings break on `world_size` processes.
 
     Args:
         processes_per_node: 0 = all on one node.
@@ -84,7 +84,7 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
 
 
 def _fill(config: Config, world_size: int, processes_per_node: int) -> Axes:
-    """The sizes that are asked for; 0 = fill up, of replicas of shards a node with shards."""
+    """Return the requested sizes; 0 = fill up, for replicas of shards one node with shards."""
     allowed = STRATEGIES[config.strategy].axes
     asked = {axis: getattr(config, axis) for axis in allowed}
     if len(allowed) == 2 and not any(asked[axis] for axis in allowed):
@@ -99,11 +99,11 @@ def _fill(config: Config, world_size: int, processes_per_node: int) -> Axes:
 
 
 def resolve_axes(config: Config, world_size: int, processes_per_node: int = 0) -> Axes:
-    """Axis sizes for `world_size` processes, `processes_per_node` on each node (0 = all on one).
+    """Return axis sizes for `world_size` processes, `processes_per_node` on each node (0 = all on one).
 
     Raises:
         ConfigError: naming every broken rule.
-        DataMissing: the shape of the model is not to be had (nd).
+        DataMissing: the shape of the model is not available (nd).
     """
     if config.strategy == "nd":
         return resolve_layout(config, world_size, read_shape(config)).axes
@@ -113,15 +113,15 @@ def resolve_axes(config: Config, world_size: int, processes_per_node: int = 0) -
 
 
 def mesh_names(config: Config) -> tuple[str, ...]:
-    """The axes of the mesh that this strategy works on."""
+    """Return the axes of the mesh that this strategy works on."""
     return ND_AXES if config.strategy == "nd" else AXES
 
 
 def shape_problems(config: Config, ranks: int, per_node: int) -> list[str]:
-    """One sentence per broken rule.
+    """Return one sentence per broken rule.
 
     Raises:
-        DataMissing: a model whose shape is not to be had.
+        DataMissing: a model whose shape is not available.
     """
     problems = broken_rules(config, ranks, per_node) + model_problems(config)
     problems += placement_problems(config, ranks, per_node)

@@ -1,4 +1,4 @@
-"""The axes of the device mesh, and the degrees that strategy nd gives them: processes, model and dimensions -> Layout.
+"""The axes of the device mesh, and strategy nd's degrees for them: processes, model and dimensions -> Layout.
 
 rank = (((pp x dp_replicates + dp_replicate) x dp_shards + dp_shard) x cps + cp) x tps + tp
 
@@ -9,10 +9,10 @@ rank = (((pp x dp_replicates + dp_replicate) x dp_shards + dp_shard) x cps + cp)
     4            + sequence           pp2.dp2.tp2+sp      pp2.dp2.cp2.tp2+sp
     5            + expert             pp2.dp2.tp2+sp.ep4  pp2.dp2.cp2.tp2+sp.ep8
 
-One dimension is plain data parallelism: every process holds the whole model, as with the strategy ddp. From two on the
-data axis shards (dp_shard).
+One dimension is plain data parallelism: every process holds the whole model, as with the strategy ddp. From two on
+the data axis shards (dp_shard).
 
-On few processes some promises cannot be kept: the layout is then degenerate, and says what it lacks.
+If a layout cannot keep some promises with few processes, it is degenerate and names the missing dimensions.
 
     python -m trainer.layout --help
 """
@@ -41,26 +41,26 @@ class Axes:
     tp: int = 1
     pp: int = 1
     ep: int = 1
-    """Shares out the experts among dp_shard x cp x tp, and takes no processes of its own."""
+    """Distributes the experts among dp_shard x cp x tp, and does not use processes of its own."""
 
     @property
     def world_size(self) -> int:
         return self.pp * self.dp_replicate * self.dp_shard * self.cp * self.tp
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank is on each axis of ND_AXES; the last axis runs fastest."""
+        """Return a rank's coordinates on ND_AXES; the last axis runs fastest."""
         found = {}
         for axis in reversed(ND_AXES):
             rank, found[axis] = divmod(rank, getattr(self, axis))
         return {axis: found[axis] for axis in ND_AXES}
 
     def dp_rank(self, rank: int) -> int:
-        """Which of the `dp` parts of a batch is this rank's."""
+        """Return which of the `dp` parts of a batch is this rank's."""
         at = self.coordinates(rank)
         return at["dp_replicate"] * self.dp_shard + at["dp_shard"]
 
     def computes_loss(self, rank: int) -> bool:
-        """Whether a rank has the end of the model: the last of the pipeline, in every schedule."""
+        """Return whether a rank has the end of the model: the last of the pipeline, in every schedule."""
         return self.coordinates(rank)["pp"] == self.pp - 1
 
     @property
@@ -70,12 +70,12 @@ class Axes:
 
     @property
     def shards(self) -> bool:
-        """Whether fully_shard has several ranks to shard parameters over (those of experts over tp as well)."""
+        """Return whether fully_shard has several ranks to shard parameters over (experts over tp as well)."""
         return self.dp_shard * self.cp * self.tp > 1
 
     @property
     def world_axis(self) -> str:
-        """What a group of all processes stands for: the axis that takes them all, or "world" where several do."""
+        """Return the name of the group of all processes: the axis that has them all, or "world" for several axes."""
         several = [name for name in ND_AXES if getattr(self, name) > 1]
         return several[0] if len(several) == 1 else "world"
 
@@ -86,7 +86,7 @@ class Axes:
 KINDS = ("data", "pipeline", "tensor", "sequence", "expert")
 """n dimensions promise the first n."""
 OWN_SEQUENCE_AXIS_FROM = 16
-"""Processes. Below, sequence parallelism on the tp axis stands for the fourth dimension and costs no processes."""
+"""Processes. Below, sequence parallelism on the tp axis is the fourth dimension and does not need processes."""
 LARGEST_EP = 8
 FIRST_DIMENSIONS = {"pp": 2, "tp": 3, "cp": 4}
 
@@ -104,7 +104,7 @@ class Layout:
     reason: str
     """Why these degrees, one line."""
     is_first: bool = True
-    """What the settings lead to where memory makes no difference."""
+    """Whether the settings lead to it if memory does not matter."""
 
     @property
     def degenerate(self) -> bool:
@@ -113,7 +113,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """`pp2.dp2.tp2+sp.ep4`: all degrees above 1, outermost first; dp1 if nothing is split.
+        """Return `pp2.dp2.tp2+sp.ep4`: all degrees above 1, outermost first; dp1 without a split.
 
         dp2x4 is 2 replicas of 4 shards, dp8x1 8 replicas, dp8 8 shards.
         """
@@ -129,7 +129,7 @@ class Layout:
         return ".".join(parts) or "dp1"
 
     def as_dict(self) -> dict[str, Any]:
-        """For config.json; the degrees themselves are in its `axes`."""
+        """Return the layout for config.json; the degrees themselves are in its `axes`."""
         return {
             "name": self.name,
             "dimensions": self.dimensions,
@@ -141,10 +141,10 @@ class Layout:
 
 
 def resolve_layout(config: Config, world_size: int, shape: DecoderShape) -> Layout:
-    """The layout of a run of strategy nd.
+    """Return the layout of a run of strategy nd.
 
     Raises:
-        ConfigError: naming every broken rule, with what would work.
+        ConfigError: naming every broken rule, with values that work.
     """
     dimensions = config.dimensions
     if config.layout == "auto":
@@ -160,42 +160,42 @@ def resolve_layout(config: Config, world_size: int, shape: DecoderShape) -> Layo
 
 
 def count_stages(config: Config, pp: int) -> int:
-    """Stages of the pipeline over all processes; with the interleaved schedule each holds two."""
+    """Return stages of the pipeline over all processes; with the interleaved schedule each holds two."""
     return pp * VIRTUAL_STAGES[config.pp_schedule] if pp > 1 else 1
 
 
 def build_layout(
     config: Config, axes: Axes, shape: DecoderShape, reason: str, dimensions: int = 0, is_first: bool = False
 ) -> Layout:
-    """These axes as a layout.
+    """Return these axes as a layout.
 
     Args:
-        dimensions: 0 = those that were asked for.
+        dimensions: 0 = the setting's.
     """
     dimensions = dimensions or config.dimensions
     split = _splits_sequence(config, axes, dimensions, shape)
     if config.layout == "auto" or "dimensions" in config.model_fields_set:
         missing = tuple(kind for kind in KINDS[:dimensions] if kind not in _kinds(axes, split))
-    else:  # nothing was promised
+    else:  # without promises
         dimensions, missing = max(1, len(_kinds(axes, split))), () if _kinds(axes, split) else ("data",)
     return Layout(axes, split, dimensions, missing, reason, is_first)
 
 
 def _kinds(axes: Axes, sequence_parallel: bool) -> list[str]:
-    """Those of KINDS with a degree of at least 2."""
+    """Return the KINDS with a degree of at least 2."""
     degrees = (axes.dp, axes.pp, axes.tp, max(axes.cp, axes.tp if sequence_parallel else 1), axes.ep)
     return [kind for kind, degree in zip(KINDS, degrees, strict=True) if degree > 1]
 
 
 def _splits_sequence(config: Config, axes: Axes, dimensions: int, shape: DecoderShape) -> bool:
-    """Whether the tp axis splits the sequence too. Experts need it: tp ranks must send them distinct tokens."""
+    """Return whether the tp axis splits the sequence too. Experts need it: tp ranks must send them distinct tokens."""
     if config.sequence_parallel != "auto":
         return config.sequence_parallel == "on" and axes.tp > 1
     return axes.tp > 1 and (dimensions >= 4 or shape.experts > 0)
 
 
 def _given_axes(config: Config, world_size: int) -> Axes:
-    """0 = 1, and for dp_shard what the others leave."""
+    """Return the given degrees; 0 = 1, and for dp_shard the remaining processes."""
     given = {axis: getattr(config, axis) or 1 for axis in (*ND_AXES, "ep")}
     axes = Axes(**given)
     if config.dp_shard:
@@ -204,9 +204,9 @@ def _given_axes(config: Config, world_size: int) -> Axes:
 
 
 def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[Axes, str]:
-    """2 each for pp, tp and cp as far as wanted and possible; dp_shard takes what is left; ep takes no processes.
+    """Give pp, tp and cp a degree of 2 each if requested and possible; dp_shard gets the remaining processes.
 
-    One dimension is dp_replicate alone.
+    ep uses no further processes. One dimension uses only dp_replicate.
     """
     plural = "process" if world_size == 1 else "processes"
     if config.dimensions == 1:
@@ -232,8 +232,10 @@ def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[
 
 
 def find_ep(config: Config, shape: DecoderShape, axes: Axes) -> Axes:
-    """The axes with the experts shared out among them, as far as they go; unchanged with fewer than 5 dimensions."""
-    if config.dimensions < 5 or not shape.experts:
+    """Return the axes with the experts distributed among them, up to their number; unchanged with fewer than 5
+    dimensions.
+    """
+    if config.dimensions < 5 or not shape.experts or "tp" not in shape.dims:
         return axes
     pool = axes.dp_shard * axes.cp * axes.tp
     return replace(
@@ -243,6 +245,8 @@ def find_ep(config: Config, shape: DecoderShape, axes: Axes) -> Axes:
 
 def _obstacle(axis: str, config: Config, world_size: int, left: int, shape: DecoderShape, tp: int) -> str:
     """Why `axis` cannot be 2; "" = it can."""
+    if axis not in shape.dims:
+        return f"transformers does not plan {axis} for model_type {shape.family!r}"
     if axis == "pp" and config.dimensions == 5 and shape.experts and world_size == 2:
         return "on 2 processes a pipeline would leave the experts only one"
     if axis == "cp" and world_size < OWN_SEQUENCE_AXIS_FROM:

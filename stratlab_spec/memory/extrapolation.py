@@ -1,8 +1,8 @@
-"""The counts of one strategy at other depths, micro-batches and numbers of ranks.
+"""Extrapolate the counts of one strategy to other depths, micro-batches and numbers of ranks.
 
-A file's few counts become any depth, micro-batch and number of ranks. In one window of a step each cause holds a number
-of bytes that is even in the layers of the rank, and in the rows between two counted micro-batches and behind the last;
-the part that ranks share is even in 1 / ranks. The peak is the fullest window of the fullest rank.
+In one window of a step, the bytes of each cause are linear in the layers of the rank. Between two counted
+micro-batches, and above the largest, they are also linear in the rows. The part that ranks share is linear in 1 /
+ranks. The peak is the fullest window of the fullest rank.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from stratlab_spec.models.decoder import split_layers
 
 HOST = "host"
-"""What is offloaded, as if it were a window of the step."""
+"""Offloaded memory, as if it were a window of the step."""
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 Positive = Annotated[int, Field(ge=1, le=1 << 30)]
 
 
 @dataclass(frozen=True)
 class Peak:
-    """What one rank holds in the fullest moment of a window."""
+    """The bytes of one rank in the fullest moment of a window."""
 
     window: str
     rank: int
     causes: Mapping[str, int]
-    """Bytes; only what is held."""
+    """Bytes; only causes with memory."""
 
     @property
     def total(self) -> int:
@@ -36,13 +36,13 @@ class Peak:
 
 
 class CountedPart(BaseModel):
-    """What is read from a file, whose values are of the kinds that are written."""
+    """A part of a file, with strict types."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
 class Sample(CountedPart):
-    """One count: bytes by window and cause, and those in host memory by cause (what is offloaded)."""
+    """One count: bytes by window and cause, and bytes in host memory by cause (offloaded)."""
 
     layers: Number
     rows: Positive
@@ -53,11 +53,12 @@ class Sample(CountedPart):
     host: dict[str, Number] = {}
 
     def causes(self, window: str) -> Mapping[str, int]:
-        """Of a window that was not seen: nothing."""
+        """Return the bytes by cause of a window; empty if it was not seen."""
         return self.host if window == HOST else self.windows.get(window, {})
 
     def own_layers(self, layers: int, stages: int) -> int:
-        """Layers that the rank holds of so many: of a pipeline the first stages, or the last ones of the other rank.
+        """Return layers that the rank holds of so many: of a pipeline the first stages, or the last ones of the other
+        rank.
 
         Args:
             stages: that one rank holds.
@@ -70,11 +71,11 @@ class Sample(CountedPart):
 def extrapolate(
     counts: Sequence[tuple[Sample, int]], window: str, layers: int, rows: int, ranks: int
 ) -> Peak:
-    """What one rank holds in the fullest moment of one window.
+    """Return the bytes of one rank in the fullest moment of one window.
 
     Args:
         counts: of the rank, each with the layers that it holds there.
-        window: HOST = what it keeps in host memory.
+        window: HOST = its host memory.
     """
     causes = dict.fromkeys(cause for sample, _ in counts for cause in sample.causes(window))
     sizes = {
@@ -87,8 +88,11 @@ def extrapolate(
 
 
 def _settle(sizes: Mapping[str, int]) -> dict[str, int]:
-    """What is held, with the sum as it is: the fullest moment of a window is not the same one at every depth, so that a
-    cause may end below nothing, and then the largest one above what it is."""
+    """Remove negative sizes and keep the sum.
+
+    The fullest moment of a window differs between depths, so that a cause may become negative and the largest one too
+    large.
+    """
     owed = sum(size for size in sizes.values() if size < 0)
     held = {name: size for name, size in sizes.items() if size > 0}
     for name in sorted(held, key=lambda name: -held[name]):
@@ -98,10 +102,10 @@ def _settle(sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _scale(points: Sequence[tuple[Sample, int, int]], layers: int, rows: int, ranks: int) -> float:
-    """Bytes of one cause in one window. `points`: (count, layers of its rank, bytes), of one rank."""
+    """Return bytes of one cause in one window. `points`: (count, layers of its rank, bytes), of one rank."""
 
     def by_rows(number: int) -> dict[int, float]:
-        """Rows -> bytes on so many ranks, at this depth."""
+        """Return rows -> bytes on this number of ranks, at this depth."""
         found: dict[int, list[tuple[float, float]]] = {}
         for sample, depth, size in points:
             if sample.ranks == number:
@@ -127,6 +131,6 @@ def _at_rows(sizes: Mapping[int, float], rows: int) -> float:
 
 
 def _line(points: Sequence[tuple[float, float]], at: float) -> float:
-    """The straight line through the first and the last of them; one point is the same everywhere."""
+    """Return the straight line through the first and the last of them; one point is the same everywhere."""
     (x, y), (x_end, y_end) = points[0], points[-1]
     return y if x == x_end else y + (y_end - y) * (at - x) / (x_end - x)

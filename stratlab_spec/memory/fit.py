@@ -1,10 +1,10 @@
-"""The layouts of strategy nd on devices of a given memory: which are possible, what each needs, which `auto` takes.
+"""The layouts of strategy nd for a given device memory: possible ones, their needs, and the choice of `auto`.
 
     list_candidates ─▶ measure_needs ─▶ choose_layout: the first one that is not known to exceed the device
 
-The need is that of an operations file, else at least the model's state: what a process holds between two steps
-(model_state.py). By the state alone `fit_problems` refuses, before torch is imported. Activations come on top, so that
-what is refused here cannot run, and what is not refused may still run out of memory.
+The need comes from an operations file. Without one it is at least the model's state, which a process holds between
+two steps (model_state.py). `fit_problems` rejects by the state only, before torch is imported. Activations come on
+top, so that a rejected run cannot work, and an accepted one may still run out of memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from stratlab_spec.models.decoder import DecoderShape
 
 STATE = "state alone"
-"""Source of a need that no operations file tells."""
+"""Source of a need without an operations file."""
 MOST_LEFT_OUT = 3
 """Layouts that a sentence names."""
 
@@ -52,7 +52,7 @@ log = logging.getLogger("trainer")
 
 @dataclass(frozen=True)
 class Need:
-    """Of one layout."""
+    """The memory need of a layout."""
 
     layout: Layout
     gib: float
@@ -61,10 +61,10 @@ class Need:
     source: str
     """An operations file's name, or STATE."""
     at_most: bool = False
-    """No more than that: what exceeds a device by it may fit all the same."""
+    """An upper bound: a layout that exceeds a device by it may still fit."""
 
     def exceeds(self, device_gib: float) -> bool:
-        """Whether it is known not to fit."""
+        """Return whether it is known not to fit."""
         return self.gib > device_gib and not self.at_most
 
     @property
@@ -74,7 +74,7 @@ class Need:
         return f"{name} {self.causes_gib[name]:.2f}"
 
     def describe(self) -> str:
-        """`pp2.dp4 needs 92.10 GiB (most of it activations 60.20; nd-2d.json)`."""
+        """Return `pp2.dp4 needs 92.10 GiB (most of it activations 60.20; nd-2d.json)`."""
         least = "at least " if self.source == STATE else "<= " if self.at_most else ""
         return (
             f"{self.layout.name} needs {least}{self.gib:.2f} GiB (most of it {self.largest}; {self.source})"
@@ -83,18 +83,18 @@ class Need:
 
 @dataclass(frozen=True)
 class Choice:
-    """What `auto` came to."""
+    """The result of `auto`."""
 
     layout: Layout
-    """The one that fits, with the reason; where none does, the one that needs least."""
+    """The layout that fits, with the reason; without any, the layout with the smallest need."""
     need: Need | None
-    """None where memory makes no difference."""
+    """None if memory does not matter."""
     left_out: Sequence[Need]
     """Known to exceed the device."""
     fits: bool
 
     def describe_left_out(self, device_gib: float) -> str:
-        """One sentence; "" where nothing was."""
+        """Return one sentence about layouts left out; "" without any."""
         if not self.left_out:
             return ""
         named = "; ".join(need.describe() for need in self.left_out[:MOST_LEFT_OUT])
@@ -103,10 +103,10 @@ class Choice:
         return f"left out, for a device has {device_gib:.2f} GiB: {named}{rest}"
 
     def explain_refusal(self, config: Config, device_gib: float) -> str:
-        """Where none fits: what was left out, what the one that needs least needs it for, what to try first."""
+        """If no layout fits: name those left out, the causes of the smallest need, and settings to try first."""
         assert self.need
         rest = find_remedies(config, self.layout.axes.world_size)
-        if self.need.source == STATE:  # smaller batches and recomputation leave the state as it is
+        if self.need.source == STATE:  # smaller batches and recomputation do not change the state
             rest = [each for each in rest if "offload" in each or "strategy" in each]
         weights = ", run.config.init=pretrained" if config.init == "scratch" else ""
         advice = describe_remedies(rest[:1]) or (
@@ -121,10 +121,8 @@ class Choice:
 def choose_on_device(
     config: Config, world_size: int, shape: DecoderShape, device_bytes: int | None
 ) -> Choice:
-    """The layout of a run of strategy nd on devices of this memory; None = unknown, it makes no difference.
-
-    Raises:
-        ConfigError: naming every broken rule.
+    """Return the layout of a run of strategy nd on devices of this memory; None = unknown, so that memory does not
+    matter.
     """
     if device_bytes is None or not depends_on_device(config):
         return Choice(resolve_layout(config, world_size, shape), None, (), fits=True)
@@ -132,12 +130,12 @@ def choose_on_device(
 
 
 def depends_on_device(config: Config) -> bool:
-    """Whether there is something to choose by memory."""
+    """Return whether there is something to choose by memory."""
     return config.strategy == "nd" and config.layout == "auto" and config.dimensions > 1
 
 
 def choose_layout(needs: Iterable[Need], device_bytes: float) -> Choice:
-    """The first of `measure_needs` that is not known to exceed the device; none is asked for behind it."""
+    """Return the first of `measure_needs` that is not known to exceed the device; later ones are not measured."""
     device_gib = device_bytes / GIB
     left_out: list[Need] = []
     for need in needs:
@@ -159,10 +157,10 @@ def choose_layout(needs: Iterable[Need], device_bytes: float) -> Choice:
 def measure_needs(
     config: Config, world_size: int, shape: DecoderShape, folders: Sequence[Path] = ()
 ) -> Iterator[Need]:
-    """Of each candidate of a run of strategy nd, when it is asked for.
+    """Yield the need of each candidate of a run of strategy nd, measured lazily.
 
     Args:
-        folders: of further operations files, which go first.
+        folders: of further operations files, which are searched first.
 
     Raises:
         ConfigError: naming every broken rule.
@@ -176,8 +174,10 @@ def measure_needs(
 def measure_need(
     config: Config, world_size: int, shape: DecoderShape, layout: Layout, files: Sequence[OperationsFile]
 ) -> Need:
-    """Of `layout`, whichever `config` asks for: by a file that has counted it under these settings, if they lead to it,
-    or under its degrees as typed."""
+    """Return the need of `layout`, for any layout of `config`.
+
+    A file answers that has counted it under these settings, if they lead to it, or under its degrees as typed.
+    """
     given = _give_degrees(config, layout)
     filled = given.model_copy(update={"dp_shard": 0})
     for asked in [*([config] if layout.is_first else []), given, filled]:
@@ -198,15 +198,15 @@ def measure_need(
 
 
 def as_laid_out(config: Config, layout: Layout | None) -> Config:
-    """The settings of which an operations file answers for a run with this layout, None = of another strategy than nd.
+    """Return the settings by which an operations file is found for this layout; None = another strategy than nd.
 
-    They stay what they are where they lead to it by themselves.
+    Settings that lead to the layout without changes stay unchanged.
     """
     return config if layout is None or layout.is_first else _give_degrees(config, layout)
 
 
 def _give_degrees(config: Config, layout: Layout) -> Config:
-    """The settings with the degrees of `layout` typed, as an operations file of it was asked for."""
+    """Return the settings with the degrees of `layout`, as for counting its operations file."""
     typed = {axis: size if (size := getattr(layout.axes, axis)) > 1 else 0 for axis in (*ND_AXES, "ep")}
     split = (
         {}
@@ -217,10 +217,9 @@ def _give_degrees(config: Config, layout: Layout) -> Config:
 
 
 def list_candidates(config: Config, world_size: int, shape: DecoderShape) -> list[Layout]:
-    """First the layout that stands for the dimensions, then the others that keep their promises, those that leave most
-    to the data axis first.
+    """List the layout of the requested dimensions first, then others that keep their promises, largest data axis first.
 
-    What is given, or has one dimension, is alone: with one nothing is sharded, which is the point of it.
+    A given layout, or one dimension, has no alternatives: one dimension means not to shard.
 
     Raises:
         ConfigError: the first one breaks a rule.
@@ -266,11 +265,11 @@ def fit_problems(
     device_bytes: int | None,
     layout: Layout | None = None,
 ) -> Iterator[str]:
-    """A sentence if a process would hold more than a device has.
+    """Yield a sentence if a process would hold more than a device has.
 
     Args:
         layout: of the strategy nd.
-        device_bytes: of the largest device here; None = not known, and nothing is said.
+        device_bytes: of the largest device here; None = not known, and the check is skipped.
     """
     counted = config.strategy == "nd" or STRATEGIES[config.strategy].holds_whole_model
     if not counted or not device_bytes or config.mode != "train":
@@ -289,7 +288,7 @@ def fit_problems(
 
 
 def _advise_shards(config: Config, world_size: int, shape: DecoderShape, device_bytes: int) -> str:
-    """The setting with which it would fit."""
+    """Return the setting with which it would fit."""
     shared = _find_fullest(config, shape, _lay_out(Axes(dp_shard=world_size))).total_bytes
     if world_size > 1 and shared < device_bytes:
         return f"TRAINER_STRATEGY=fsdp shares them out, {shared / GIB:.1f} GiB for each of {world_size} processes"
@@ -312,9 +311,9 @@ def _lay_out(axes: Axes) -> Layout:
 
 
 def largest_device_bytes() -> int | None:
-    """Memory of the largest GPU here, asked without torch; None where there is none, or no answer.
+    """Return the memory of the largest GPU here, read without torch; None without a GPU or an answer.
 
-    The largest, because NVML counts all GPUs of the machine, also those that CUDA_VISIBLE_DEVICES takes from a process.
+    The largest, because NVML counts all GPUs of the machine, including those hidden by CUDA_VISIBLE_DEVICES.
     """
     try:
         nvml = importlib.import_module("pynvml")
@@ -324,7 +323,7 @@ def largest_device_bytes() -> int | None:
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         return max((_usable_bytes(nvml, handle) for handle in handles), default=None)
-    except nvml.NVMLError as failure:  # a slice of a GPU may not ask for the whole one's
+    except nvml.NVMLError as failure:  # a slice of a GPU may not read the whole GPU's
         log.warning("the memory of the GPUs is not known: %s", failure)
         return None
     finally:
@@ -332,7 +331,9 @@ def largest_device_bytes() -> int | None:
 
 
 def _usable_bytes(nvml: Any, handle: Any) -> int:
-    """Without what the driver keeps back, half a GiB of an H100, which is in `total` and which no process gets."""
+    """Return the memory without the driver's reserve: half a GiB of an H100, included in `total` but unavailable to
+    processes.
+    """
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     except (nvml.NVMLError, AttributeError):  # a driver before 510, or its library

@@ -1,4 +1,4 @@
-"""The command `python -m trainer.layout`: what a run of strategy nd would look like, before any process starts."""
+"""The command `python -m trainer.layout`: print the layouts of a run of strategy nd before any process starts."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ DEFAULTS = {"run": "layout", "strategy": "nd", "model": "qwen2.5-3b"}
 
 
 def main(arguments: list[str]) -> int:
-    """Prints degrees, reason and memory per rank and of each layout; 0, or 2 with the broken rules."""
+    """Print degrees, reason and memory per rank and of each layout; return 0, or 2 with the broken rules."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.layout",
-        description="Degrees of strategy nd for a model and a number of processes, why, and what each rank holds.",
+        description="Show strategy nd's degrees for a model and processes, the reason, and each rank's memory.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         "--device-gib",
         type=_memory,
         default=None,
-        help="memory of one GPU, for `auto` leaves out what does not fit (an H100 has 79.2, an H200 139.8); "
+        help="memory of one GPU: `auto` leaves out layouts that do not fit (an H100 has 79.2, an H200 139.8); "
         "without it that of the GPUs here",
     )
     parser.add_argument(
@@ -131,7 +131,9 @@ def _lines(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[str]
 
 
 def _compare(needs: Sequence[Need], chosen: Layout, device: float | None) -> Iterable[str]:
-    """Each layout of these dimensions with the memory of its fullest device, those that `auto` asks first in front."""
+    """Return each layout of these dimensions with the memory of its fullest device, in the order in which `auto` tries
+    them.
+    """
     rows: list[tuple[str, ...]] = [("layout", "from", "GiB", "most of it", "fits")]
     for need in needs[:MOST_LAYOUTS]:
         mark = " *" if need.layout.axes == chosen.axes else ""
@@ -148,7 +150,7 @@ def _compare(needs: Sequence[Need], chosen: Layout, device: float | None) -> Ite
 
 
 def _table(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[tuple[str, ...]]:
-    """Ranks in a row that hold the same are one line."""
+    """Return the table; consecutive ranks with the same memory share a line."""
     teaches = ("teacher",) if config.teacher else ()
     names = ("ranks", "layers", "parameters", "trained", "gathered", "weights", "gradients", "optimizer")
     yield (*names, *teaches, "GiB")

@@ -1,10 +1,10 @@
-"""What each process of a layout holds of a decoder: parameters, gradients, optimizer state; closed, without torch.
+"""Compute each process's parameters, gradients and optimizer state of a decoder in closed form, without torch.
 
     whole parameter ─▶ its stage ─▶ cut by tp (or by ep: experts) ─▶ cut by fully_shard, first dimension, as torch.chunk
 
-Parameters, gradients and state are fp32 in every precision (bf16 casts what it gathers): 4 + 4 bytes per
-trained parameter, and 8 for AdamW's two moments (arXiv 1910.02054, section 3.1, without the 16-bit copies).
-Activations are not in here, nor are the buffers into which parameters are gathered.
+Parameters, gradients and state are fp32 in every precision (bf16 casts gathered parameters): 4 + 4 bytes per trained
+parameter, and 8 for AdamW's two moments (arXiv 1910.02054, section 3.1, without the 16-bit copies). Activations are
+not included, nor are the buffers into which parameters are gathered.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class RankMemory:
     parameters: int
     """Elements that it holds."""
     trained: int
-    """Of these, elements that get gradients."""
+    """Elements among them that get gradients."""
     computed_with: int
-    """Elements of its stages after tp and ep: what it gathers, piece by piece or at once, when it computes."""
+    """Elements of its stages after tp and ep: gathered for computing, piece by piece or at once."""
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     teacher_bytes: int = 0
-    """Of the network that the model learns from, whole where the loss is computed."""
+    """The network that the model learns from, whole if the loss is computed here."""
 
     @property
     def total_bytes(self) -> int:
@@ -50,10 +50,10 @@ class RankMemory:
 
 
 def describe_ranks(config: Config, shape: DecoderShape, layout: Layout) -> list[RankMemory]:
-    """Every process of the layout, in the order of ranks.
+    """Return every process of the layout, in the order of ranks.
 
     Raises:
-        ConfigError, DataMissing: a teacher whose shape is not to be had.
+        ConfigError, DataMissing: a teacher whose shape is not available.
     """
     whole = weight_shapes(shape, config)
     stages = count_stages(config, layout.axes.pp)
@@ -95,19 +95,19 @@ def _describe(
 
 
 def tensor_dimension(name: str) -> int | None:
-    """The dimension of a parameter that tp cuts; None = every tp rank has it whole."""
+    """Return the dimension of a parameter that tp cuts; None = every tp rank has it whole."""
     if name in (EMBEDDING, HEAD):
         return 0
     parts = name.split(".")
     if any(matrix in parts for matrix in BY_COLUMNS):
         return None if "lora_A" in parts else 0
     if any(matrix in parts for matrix in BY_ROWS):
-        return None if "lora_B" in parts else 1
+        return None if "lora_B" in parts or name.endswith(".bias") else 1
     return None
 
 
 def _cut(size: tuple[int, ...], dimension: int | None, parts: int, index: int) -> tuple[int, ...]:
-    """The size of one part, as torch.chunk makes them: the last ones may be smaller or empty."""
+    """Return the size of one part, as torch.chunk makes them: the last ones may be smaller or empty."""
     if dimension is None:
         return size
     length = size[dimension]

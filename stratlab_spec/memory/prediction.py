@@ -1,8 +1,8 @@
-"""What a run will hold, for what, and whether its devices have that; and what takes less and trains the same.
+"""Predict a run's memory by cause, compare it with its devices, and find settings that need less and train the same.
 
-    question ─▶ operations file (profiles.py) ─▶ peak by cause ─▶ on the device ─▶ verdict at the gate ─▶ remedies
+    question ─▶ operations file (profiles.py) ─▶ peak by cause ─▶ on the device ─▶ verdict at the gate ─▶ options
 
-What a device holds besides is told by constants, each with its source.
+Constants add the device's further memory, each with its source.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import STRATEGIES
 
 GATE = 0.85
-"""Of a device. Above it steps become slow before they fail: of the rows of nanotron's table (H100, 80 GB) with 70.8 GB
-and more 16 of 17 are 3 to 12 times slower than the same layout with half the micro-batch."""
+"""Share of a device. Above it steps become slow before they fail: nanotron's table (H100, 80 GB) has 17 rows with
+70.8 GB and more; 16 of them are 3 to 12 times slower than the same layout with half the micro-batch."""
 RESERVED_PER_ALLOCATED = 1.04
-"""What torch's allocator takes from the device for each byte that is asked for: median of 43 published rows of
-SimuMax (B200), 1.028 to 1.093. On an H200 with room to spare 1.005 to 1.226, median 1.094, more than it needs."""
+"""Device memory that torch's allocator takes for each allocated byte: median of 43 published rows of SimuMax (B200),
+1.028 to 1.093. On an H200 with room to spare 1.005 to 1.226, median 1.094, more than it needs."""
 CONTEXT_GIB = 1.3
 """CUDA's context, the kernels' code, and NCCL with one rank: 1.28 to 1.31 in seven of eight runs of ours on an H200
 (torch 2.11, CUDA 13, driver 580; the eighth, zero2, 1.69). Without NCCL 0.75."""
 COMMUNICATOR_GIB = 0.37
 """NCCL's buffers of one group of ranks: 0.34 to 0.39 in the same rows."""
 WORKSPACE_GIB = 64 / 1024
-"""cuBLAS: 32 MiB on Hopper and Blackwell for a handle and its stream (torch, CUDAContext), one of the thread that
-trains, one of autograd's. In the allocator's own count: of 67 runs of one rank on an H100 and an H200 53 are 64
-to 106 MiB above what the engines had asked for, 12 more, 2 less (docs/gpu.md)."""
+"""cuBLAS: 32 MiB on Hopper and Blackwell for a handle and its stream (torch, CUDAContext), one of the training
+thread, one of autograd's. In the allocator's own count, 53 of 67 runs of one rank on an H100 and an H200 are 64 to
+106 MiB above the engines' allocations, 12 more, 2 less (docs/gpu.md)."""
 AXES_BESIDE_DATA = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 FORECAST = "memory_forecast"
 """Its place in `resolved` of config.json."""
@@ -58,7 +58,7 @@ log = logging.getLogger("trainer")
 
 
 class Verdict(StrEnum):
-    """Of a peak and a device."""
+    """The verdict about a peak and a device."""
 
     FITS = "fits"
     NEAR_FULL = "too near full"
@@ -67,7 +67,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Device:
-    """What one rank has, and what is taken of it whatever the model. `groups`: communicators of the rank."""
+    """One rank's device memory, and its fixed part for any model. `groups`: communicators of the rank."""
 
     gib: float
     groups: int
@@ -78,7 +78,7 @@ class Device:
         return CONTEXT_GIB + WORKSPACE_GIB + COMMUNICATOR_GIB * self.groups
 
     def needs_gib(self, peak_bytes: int) -> float:
-        """On the device, for a peak of the engines, with what the allocator takes besides."""
+        """Return the need on the device for a peak of the engines, including the allocator's overhead."""
         return RESERVED_PER_ALLOCATED * peak_bytes / GIB + self.fixed_gib
 
     def judge(self, peak_bytes: int) -> Verdict:
@@ -89,7 +89,7 @@ class Device:
 
 
 def count_groups(file: OperationsFile, ranks: int) -> int:
-    """Communicators of a rank: one of all ranks, and one per axis where there are several."""
+    """Return the number of a rank's communicators: one of all ranks, and one per axis if there are several."""
     if ranks == 1:
         return 0
     several = sum(file.axes.get(name, 1) > 1 for name in AXES_BESIDE_DATA)
@@ -98,10 +98,10 @@ def count_groups(file: OperationsFile, ranks: int) -> int:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of the fullest rank of a run, on a device of any size.
+    """The memory forecast of a run's fullest rank, on a device of any size.
 
     Attributes:
-        workspace_gib: of cuBLAS, in the allocator's own count; none on a CPU.
+        workspace_gib: of cuBLAS, in the allocator's own count; 0 on a CPU.
         at_most: the file was counted with several micro-batches, the run has one.
     """
 
@@ -111,7 +111,7 @@ class Forecast:
     at_most: bool
 
     def peak_of(self, rows: int) -> Peak:
-        """With micro-batches of `rows`."""
+        """Return the peak with micro-batches of `rows`."""
         return self.file.peak(rows, self.question.ranks, self.question.layers)
 
     @cached_property
@@ -119,13 +119,15 @@ class Forecast:
         return self.peak_of(self.question.rows)
 
     def window(self, name: str) -> Peak:
-        """What the same rank holds in another window: UPDATE, when parameters, gradients and the optimizer's state are
-        all there; HOST, in host memory."""
+        """Return the same rank's memory in another window.
+
+        UPDATE is when parameters, gradients and the optimizer's state all exist; HOST is host memory.
+        """
         asked = self.question
         return self.file.window(name, self.peak.rank, asked.rows, asked.ranks, asked.layers)
 
     def on(self, device_gib: float) -> Device:
-        """A device of this size, as it is for this run."""
+        """Return a device of this size with this run's communicators."""
         return Device(device_gib, count_groups(self.file, self.question.ranks))
 
     @property
@@ -134,16 +136,16 @@ class Forecast:
 
     @property
     def least_gib(self) -> float:
-        """On the device, if the allocator took no byte more than it is asked for."""
+        """Return the need on the device if the allocator had no overhead."""
         return self.peak_gib + self.on(0).fixed_gib
 
     @property
     def on_device_gib(self) -> float:
-        """With what the allocator takes besides."""
+        """Return the need on the device with the allocator's overhead."""
         return self.on(0).needs_gib(self.peak.total)
 
     def as_dict(self) -> dict[str, Any]:
-        """For config.json. Causes add up to the peak."""
+        """Return the forecast for config.json. Its causes sum to the peak."""
         moments = {"causes_gib": self.peak, "update_gib": self.window(UPDATE), "host_gib": self.window(HOST)}
         return {
             "operations_file": self.file.path.name,
@@ -161,7 +163,7 @@ class Forecast:
         }
 
     def describe(self) -> str:
-        """`74.10 GiB on the device, 70.35 of them the engine's: activations 30.12, ...`."""
+        """Return `74.10 GiB on the device, 70.35 of them the engine's: activations 30.12, ...`."""
         causes = sorted(self.peak.causes.items(), key=lambda cause: -cause[1])
         told = ", ".join(f"{name} {size / GIB:.2f}" for name, size in causes if size >= SMALLEST_GIB * GIB)
         kept = self.window(HOST).total / GIB
@@ -171,7 +173,9 @@ class Forecast:
         return f"{most}{self.on_device_gib:.2f} GiB on the device, {engine}: {told}{beside}"
 
     def advise(self, config: Config, device_gib: float) -> str:
-        """What to try next, as a user types it: the largest micro-batch that fits, or what holds less."""
+        """Return settings to try next, as a user types them: the largest micro-batch that fits, or settings that need
+        less memory.
+        """
         device = self.on(device_gib)
         if device.judge(0) is not Verdict.FITS:
             fixed = f"{device.fixed_gib:.2f} GiB of each are CUDA's context and communicators"
@@ -189,9 +193,9 @@ class Forecast:
 
 
 def read_pod_operations(config: Config, more: Sequence[Path] = ()) -> list[OperationsFile]:
-    """The files that a pod knows: those of the folders `more`, of its volume, of its image.
+    """Return the files that a pod knows: of the folders `more`, of its volume, of its image.
 
-    One that cannot be read is told and left out: it must not keep a run from starting.
+    An unreadable file is logged and left out: it must not keep a run from starting.
     """
     folders = (*more, Path(config.results) / FOLDER, profiles.SHIPPED)
     return [
@@ -209,12 +213,12 @@ def forecast_memory(
     rules: str = CUDA,
     files: Sequence[OperationsFile] | None = None,
 ) -> Forecast | None:
-    """What a rank of this run will hold; None where it is not asked for, or no operations file answers.
+    """Return the predicted memory of a rank of this run; None if it is off, or if no operations file answers.
 
     Args:
         per_node: ranks that share a node.
-        rules: of which device; files that were counted by those of another one go last.
-        files: None = those that a pod knows.
+        rules: of which device; files counted by another device's rules are searched last.
+        files: None = the files that a pod knows.
     """
     if not config.memory_forecast or config.mode != "train":
         return None
@@ -230,9 +234,9 @@ Settings = dict[str, str | int]
 
 
 def find_remedies(config: Config, world_size: int) -> list[Settings]:
-    """Settings to change, each entry on top of those before it. The samples of a step stay what they are.
+    """Return settings to change, each entry on top of the earlier ones. The samples of a step stay unchanged.
 
-    In this order: fewer samples at once, activations computed again, a strategy that holds less, host memory.
+    In this order: fewer samples at once, recomputed activations, a strategy that holds less, host memory.
     """
     found: list[Settings] = []
     micro = config.micro_batch_size
@@ -251,5 +255,8 @@ def find_remedies(config: Config, world_size: int) -> list[Settings]:
 
 
 def describe_remedies(remedies: list[Settings]) -> str:
-    """As a user types them: `run.config.micro_batch_size=16, then run.config.activation_checkpointing=blocks`."""
+    """Return settings as a user types them, in order.
+
+    `run.config.micro_batch_size=16, then run.config.activation_checkpointing=blocks`
+    """
     return ", then ".join(f"run.config.{name}={value}" for each in remedies for name, value in each.items())

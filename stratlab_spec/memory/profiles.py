@@ -1,4 +1,5 @@
-"""Operations files: what `python -m trainer.count --operations` has counted of a strategy, and which file answers.
+"""Operations files: a strategy's counts by `python -m trainer.count --operations`, and the choice of the file that
+answers.
 
     question (a run's settings, ranks, rows) ─▶ find_operations ─▶ file ─▶ peak: bytes by cause, in the fullest window
 
@@ -74,16 +75,16 @@ Setting = bool | Annotated[int, Field(ge=-(1 << 53), le=1 << 53)] | float | str
 
 @dataclass(frozen=True)
 class Question:
-    """One run, of which somebody asks what it will hold.
+    """A question about the memory of one run.
 
     Attributes:
         name: of the run, as the user knows it.
         settings: setting -> text, as its pods have them.
-        per_node: ranks that share a node; 0 = nobody has said.
+        per_node: ranks that share a node; 0 = unknown.
         rows: of a micro-batch.
-        global_batch: rows of a step; 0 = not said, several micro-batches.
+        global_batch: rows of a step; 0 = unknown, several micro-batches.
         layers: 0 = the model's own.
-        whole: what `settings` leaves out has its default; else it is as the file has it.
+        whole: settings missing in `settings` have their defaults; otherwise the file's values.
         typed: of a question that is not whole: the settings that the user has given.
     """
 
@@ -98,11 +99,11 @@ class Question:
     typed: frozenset[str] = frozenset()
 
     def accumulates(self, share: int) -> bool:
-        """Whether a step has several micro-batches. `share`: ranks that see different rows."""
+        """Return whether a step has several micro-batches. `share`: ranks that see different rows."""
         return not self.global_batch or count_micro_batches(self.global_batch, self.rows, share) != 1
 
     def find_refusal(self, share: int) -> str:
-        """Why no run can start with this batch; "" = it can."""
+        """Return why no run can start with this batch; "" = it can."""
         step = self.rows * share
         if self.global_batch % step == 0:
             return ""
@@ -112,30 +113,30 @@ class Question:
         )
 
     def list_smaller(self, share: int, most: int | None = None) -> Iterator[int]:
-        """Micro-batches below the run's, up to `most`, of which the same step can be made, the largest first."""
+        """Yield micro-batches below the run's, up to `most`, of which the same step can be made, the largest first."""
         step = self.global_batch // share if self.global_batch else self.rows
         largest = self.rows - 1 if most is None else min(most, self.rows - 1)
         return (rows for rows in range(largest, 0, -1) if step % rows == 0)
 
 
 def ask_of_run(config: Config, ranks: int, per_node: int) -> Question:
-    """The question of a run with these settings."""
+    """Return the question of a run with these settings."""
     settings = {name: as_text(value) for name, value in config.model_dump().items()}
     rows, batch = config.micro_batch_size, config.global_batch_size
     return Question(config.run, settings, ranks, per_node, rows, batch, config.model_layers)
 
 
 class OperationsFile(CountedPart):
-    """One strategy of one model, counted: what of the file (trainer/memory_estimation/memory_profile.py) answers need.
+    """The counts of one strategy of one model, read from a file (trainer/memory_estimation/memory_profile.py).
 
     Attributes:
-        settings: setting -> value: all that memory depends on, but depth and batch.
-        defaults: the same, where nobody says anything.
+        settings: setting -> value: all on which memory depends, except depth and batch.
+        defaults: the same settings' defaults.
         layers: the model's own; 0 = not known.
-        accumulates: a step has several micro-batches; with one alone no more is held.
+        accumulates: a step has several micro-batches; with a single one the memory is not larger.
         labels, channels: of the images that were counted; 0 = text.
-        per_node: ranks that share a node, where the axes follow from that; 0 = it makes no difference.
-        known: every setting there was when it was counted; one that came later may matter where it is no default.
+        per_node: ranks that share a node, if the axes depend on it; 0 = it makes no difference.
+        known: all settings at the time of the count; a newer setting may matter if it differs from its default.
     """
 
     path: Path = Path()
@@ -176,7 +177,7 @@ class OperationsFile(CountedPart):
     @field_validator("samples")
     @classmethod
     def _is_grid(cls, samples: list[Sample]) -> list[Sample]:
-        """Another number of ranks is compared at a micro-batch that both have."""
+        """Check that another number of ranks has a micro-batch in common, by which they are compared."""
         for rank in {sample.rank for sample in samples}:
             mine = [sample for sample in samples if sample.rank == rank]
             rows = {sample.rows for sample in mine if sample.ranks == mine[0].ranks}
@@ -198,31 +199,33 @@ class OperationsFile(CountedPart):
 
     @property
     def stages(self) -> int:
-        """Of a pipeline, that one rank holds."""
+        """Return the pipeline stages that one rank holds."""
         return VIRTUAL_STAGES.get(str(self.settings.get("pp_schedule")), 1)
 
     def share(self, ranks: int) -> int:
-        """Ranks that see different rows: the axes that share rows are those of the count."""
+        """Return the number of ranks that see different rows; the axes that share rows are as in the count."""
         return max(1, ranks // math.prod(self.axes.get(name, 1) for name in ("tp", "cp", "pp")))
 
     def accumulates_for(self, question: Question) -> bool:
-        """Whether a step of the run has several micro-batches."""
+        """Return whether a step of the run has several micro-batches."""
         return question.accumulates(self.share(question.ranks))
 
     def is_upper_bound(self, question: Question) -> bool:
-        """Counted with several micro-batches in a step, where the run has one: then gradients of an earlier one are
-        not there yet."""
+        """Return whether the file was counted with several micro-batches in a step and the run has one.
+
+        With several, gradients of an earlier micro-batch are part of the memory.
+        """
         return self.accumulates and not self.accumulates_for(question)
 
     def has(self, name: str, text: str) -> bool:
-        """Whether it was counted with this value; yes where it answers for several."""
+        """Return whether it was counted with this value; True if it answers for several."""
         meant = "bf16" if (name, text) == ("precision", "auto") else text
         return name not in self.settings or _is_same(self.model, name, self.settings[name], meant)
 
     def misses(self, question: Question) -> Iterator[str]:
-        """What keeps this file from answering; nothing where it does."""
+        """Yield the reasons why this file cannot answer; empty if it can."""
         wanted, ranks = question.settings, question.ranks
-        # who asks for a model without settings takes a file's own, but for the depth: the model's is meant
+        # a question without settings takes the file's own, except the depth: there the model's is used
         meant = {
             name: as_text(value)
             for name, value in self.defaults.items()
@@ -249,16 +252,16 @@ class OperationsFile(CountedPart):
             yield "one micro-batch in a step (wanted several)"
 
     def peak(self, rows: int, ranks: int, layers: int = 0) -> Peak:
-        """Of the fullest rank, with micro-batches of `rows`. `layers`: 0 = the model's own."""
+        """Return the peak of the fullest rank, with micro-batches of `rows`. `layers`: 0 = the model's own."""
         windows = dict.fromkeys((sample.rank, name) for sample in self.samples for name in sample.windows)
         moments = (self.window(name, rank, rows, ranks, layers) for rank, name in windows)
         return max(moments, key=lambda peak: peak.total)
 
     def window(self, name: str, rank: int, rows: int, ranks: int, layers: int = 0) -> Peak:
-        """What a counted rank holds in the fullest moment of one window; of no bytes where that was not counted.
+        """Return a counted rank's memory in the fullest moment of one window; empty if the window was not counted.
 
         Args:
-            name: HOST = what it keeps in host memory.
+            name: HOST = its host memory.
         """
         mine = self._own_samples[rank]
         own = mine[0][0].own_layers(layers or self.layers, self.stages)
@@ -275,7 +278,7 @@ class OperationsFile(CountedPart):
 
 
 def _is_same(model: str, name: str, value: Any, text: str) -> bool:
-    """Whether `value` of a file is what is asked for."""
+    """Return whether `value` of a file equals the requested text."""
     if name == "image_size" and text.isdecimal():
         return (value or IMAGE_SIZES.get(model, 0)) == (int(text) or IMAGE_SIZES.get(model, 0))
     if isinstance(value, bool | str):
@@ -292,7 +295,7 @@ def _is_default(name: str, text: str) -> bool:
 
 
 def describe_setting(model: str, name: str, value: Any) -> str:
-    """For a reader, to whom 0 says nothing.
+    """Return the value as readers see it, with the meaning of 0.
 
     >>> describe_setting("vit_huge", "image_size", 0), describe_setting("x", "packing", True)
     ("224 (the model's own)", 'true')
@@ -305,7 +308,7 @@ def describe_setting(model: str, name: str, value: Any) -> str:
 
 
 class BadOperationsFile(ValueError):
-    """A file that cannot be read, or is no operations file. `path`: its place; `why`: without the place."""
+    """An unreadable or invalid operations file. `path`: its place; `why`: without the place."""
 
     def __init__(self, path: Path, why: str, sentence: str) -> None:
         super().__init__(f"{path}: {sentence}")
@@ -313,10 +316,10 @@ class BadOperationsFile(ValueError):
 
 
 def read_operations_file(path: Path) -> OperationsFile:
-    """The file at `path`.
+    """Return the file at `path`.
 
     Raises:
-        BadOperationsFile: it cannot be read, or is none.
+        BadOperationsFile: it cannot be read, or is invalid.
     """
     try:
         file = OperationsFile.model_validate_json(path.read_bytes())
@@ -344,13 +347,13 @@ def read_operations_file(path: Path) -> OperationsFile:
 def read_operations(
     folders: Sequence[Path], leave_out: Callable[[BadOperationsFile], None] | None = None
 ) -> Iterator[OperationsFile]:
-    """Every file of the folders, in the order of their names; a folder that is not there has none.
+    """Yield every file of the folders, in the order of their names; missing folders are skipped.
 
     Args:
-        leave_out: hears of what is none, which is left out.
+        leave_out: called with each invalid file, which is skipped.
 
     Raises:
-        BadOperationsFile: one is none, and nobody would hear of it.
+        BadOperationsFile: a file is invalid, and there is no `leave_out`.
     """
     for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
         try:
@@ -364,9 +367,9 @@ def read_operations(
 def find_operations(
     files: Sequence[OperationsFile], question: Question, rules: str = CUDA
 ) -> OperationsFile | None:
-    """The file that answers, rather one of the same rules, with as many micro-batches; None = there is none.
+    """Return the file that answers, preferring the same rules and as many micro-batches; None without one.
 
-    A CPU takes one of CUDA's rules where there is no other: what was foreseen is told there too.
+    A CPU uses a file of CUDA's rules if there is no other: its forecast is recorded there too.
     """
     able = [file for file in files if file.rules in (CUDA, rules) and not any(file.misses(question))]
     return min(

@@ -1,75 +1,116 @@
-"""What is known of a language model without torch: families, published shapes, parameters, operations per token.
+"""What is known of a language model without torch: families, parameters, operations per token.
 
-A preset may be given other sizes (`resize_decoder`), which must keep rules. `split_layers` says how a pipeline cuts the
-layers.
+`split_layers` says how a pipeline cuts the layers.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from stratlab_spec.registry import DECODER_SIZES, VIT_SIZES, given_sizes
-from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.config import Config, ConfigError
 
-if TYPE_CHECKING:
-    from stratlab_spec.settings.fields import Settings
+_NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What decoders of one kind have in common, as transformers builds them."""
+    """The layers of decoders of one kind, as transformers builds them, and the dimensions over which nd splits them."""
 
-    configuration: str
-    """transformers' class of its configuration."""
-    model: str
-    """transformers' class of the model with its head."""
-    off: Mapping[str, Any]
-    """Arguments of the configuration that leave out what is not built here: the model is built with these values, and a
-    config.json that says another one is refused. Those of all families: `describe` in trainer/models/decoder.py."""
-    qkv_bias: bool = False
-    """Biases on q, k and v."""
-    qk_norm: bool = False
-    """Norms on q and k."""
+    dims: tuple[str, ...] = ("pp", "tp", "cp")
+    """Beside those of the data: all of them where transformers' tp plan splits q, k and v by heads."""
+    biased: tuple[str, ...] = ()
+    """Projections with a bias, beside those that attention_bias and mlp_bias switch on."""
+    qk_norm: str = ""
+    """Norms on q and k: of each `head`, or of the `whole` width."""
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    fused: bool = False
+    """One matrix for q, k and v, and one for gate and up."""
     experts: bool = False
     """In every layer."""
-    inert: tuple[str, ...] = ()
-    """Further arguments of the configuration that change nothing of what is built here, whatever a config.json says:
-    words of a tokenizer, initial weights, what `off` leaves without effect (tests/trainer/models/test_decoder.py tries
-    another value of each)."""
+    expert_width: str = "intermediate_size"
+    """Name of an expert's width in a config.json."""
+    sinks: bool = False
+    """One number per head that takes attention; experts and their router have biases."""
+    scores_kept: bool = False
+    """The attention has a soft cap or sinks, for which torch has no kernel: it stores all scores."""
+    window_period: int = 0
+    """Of so many layers all but the last have the sliding window; 1 = all layers, 0 = as the config.json says."""
     unsaid: Mapping[str, Any] = field(default_factory=dict)
-    """What transformers takes where a config.json tells nothing, if decoder_config.py takes something else."""
+    """What transformers takes where a config.json says nothing, if it is not DEFAULTS."""
 
 
+_POSITIONS = "max_position_embeddings"
 FAMILIES = {
-    "qwen2": Family(
-        configuration="Qwen2Config",
-        model="Qwen2ForCausalLM",
-        off={"use_sliding_window": False, "sliding_window": None},
-        qkv_bias=True,
-        inert=("max_window_layers",),
+    "llama": Family(unsaid={_POSITIONS: 2048}),
+    "mistral": Family(
+        window_period=1, unsaid={"sliding_window": 4096, "num_key_value_heads": 8, _POSITIONS: 131_072}
     ),
-    "qwen3_moe": Family(
-        configuration="Qwen3MoeConfig",
-        model="Qwen3MoeForCausalLM",
-        off={"use_sliding_window": False, "sliding_window": None, "output_router_logits": False},
-        qk_norm=True,
+    "qwen2": Family(biased=("q_proj", "k_proj", "v_proj")),
+    "qwen3": Family(qk_norm="head", unsaid={"head_dim": 128}),
+    "gemma2": Family(
+        norms=(*_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+        dims=("pp", "tp"),
+        scores_kept=True,
+        window_period=2,
+        unsaid={
+            "head_dim": 256,
+            "num_key_value_heads": 4,
+            "sliding_window": 4096,
+            "tie_word_embeddings": True,
+            _POSITIONS: 8192,
+        },
+    ),
+    "gemma3_text": Family(
+        norms=(*_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+        qk_norm="head",
+        window_period=6,
+        unsaid={
+            "head_dim": 256,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "vocab_size": 262_208,
+            "sliding_window": 4096,
+            "tie_word_embeddings": True,
+            _POSITIONS: 131_072,
+        },
+    ),
+    "phi3": Family(fused=True, dims=("pp", "cp"), window_period=1, unsaid={_POSITIONS: 4096}),
+    "olmo2": Family(
+        norms=("post_attention_layernorm", "post_feedforward_layernorm"),
+        qk_norm="whole",
+        dims=("pp", "cp"),
+        unsaid={_POSITIONS: 2048},
+    ),
+    "gpt2": Family(dims=("cp",), unsaid={"tie_word_embeddings": True, _POSITIONS: 1024}),
+    "mixtral": Family(experts=True, window_period=1, unsaid={"num_key_value_heads": 8, _POSITIONS: 131_072}),
+    "qwen3_moe": Family(qk_norm="head", experts=True, expert_width="moe_intermediate_size"),
+    "gpt_oss": Family(
         experts=True,
-        inert=("router_aux_loss_coef",),
+        sinks=True,
+        scores_kept=True,
+        dims=("pp",),
+        window_period=2,
+        unsaid={
+            "attention_bias": True,
+            "sliding_window": 128,
+            "head_dim": 64,
+            "num_key_value_heads": 8,
+            _POSITIONS: 131_072,
+        },
     ),
 }
-"""By `model_type` of a config.json."""
+"""By `model_type` of a config.json: what is known without torch. Only the ranks know the parameters of others."""
 
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """Shape of a decoder; its names in a config.json are in stratlab_spec/models/decoder_config.py."""
+    """Shape of a decoder; its names in a config.json are in stratlab_spec/models/decoder_json.py."""
 
     family: str
-    """One of FAMILIES."""
+    """`model_type`: one of FAMILIES, or another decoder of transformers."""
     layers: int
     hidden: int
     heads: int
@@ -83,116 +124,133 @@ class DecoderShape:
     experts: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
-    rope_theta: float = 1_000_000.0
-    norm_eps: float = 1e-6
     max_positions: int = 32768
-    norm_top_k: bool = True
-    """The weights of a token's chosen experts are scaled to the sum 1."""
+    biased: tuple[str, ...] = ()
+    """Projections with a bias."""
+    windows: tuple[int, ...] = ()
+    """Tokens that each layer looks back at, itself included; 0 = all. Empty: no layer has a window."""
+    arguments: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Of transformers' configuration: the config.json."""
+    counted: tuple[int, int] | None = None
+    """(all parameters, those that multiply a token) of a family that is not in FAMILIES, as the ranks count them."""
 
     @property
     def queries(self) -> int:
         """Width of all heads together."""
         return self.heads * self.head_dim
 
-
-def _qwen2(layers: int, hidden: int, heads: int, intermediate: int) -> DecoderShape:
-    """Qwen2.5 up to 3B (config.json of Qwen/Qwen2.5-*): 2 kv heads, vocabulary 151,936, tied."""
-    return DecoderShape("qwen2", layers, hidden, heads, 2, hidden // heads, intermediate, 151936, True)
-
-
-_TINY: dict[str, Any] = {
-    "layers": 4,
-    "hidden": 64,
-    "heads": 4,
-    "kv_heads": 2,
-    "head_dim": 16,
-    "intermediate": 128,
-    "vocab": 320,
-    "rope_theta": 10_000.0,
-    "max_positions": 4096,
-}
-SHAPES: dict[str, DecoderShape] = {
-    "qwen2.5-0.5b": _qwen2(24, 896, 14, 4864),
-    "qwen2.5-1.5b": _qwen2(28, 1536, 12, 8960),
-    "qwen2.5-3b": _qwen2(36, 2048, 16, 11008),
-    "qwen3-30b-a3b": DecoderShape(
-        "qwen3_moe",
-        layers=48,
-        hidden=2048,
-        heads=32,
-        kv_heads=4,
-        head_dim=128,
-        intermediate=6144,
-        vocab=151936,
-        tied=False,
-        experts=128,
-        experts_per_token=8,
-        expert_intermediate=768,
-        max_positions=40960,
-    ),
-    "qwen_tiny": DecoderShape("qwen2", tied=True, **_TINY),
-    "qwen_moe_tiny": DecoderShape(
-        "qwen3_moe", tied=False, experts=8, experts_per_token=2, expert_intermediate=32, **_TINY
-    ),
-}
-TEXT_HUB_IDS = {
-    "qwen2.5-0.5b": "Qwen/Qwen2.5-0.5B-Instruct",
-    "qwen2.5-1.5b": "Qwen/Qwen2.5-1.5B-Instruct",
-    "qwen2.5-3b": "Qwen/Qwen2.5-3B-Instruct",
-    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
-}
-"""Whose published weights init=pretrained loads."""
-
-
-def hub_id(config: Config) -> str:
-    """The hub id whose configuration or weights this run needs; "" = none."""
-    if config.model_path:
-        return ""
-    if config.model in SHAPES:
-        return TEXT_HUB_IDS.get(config.model, "") if config.init == "pretrained" else ""
-    return config.model
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Over which nd can split it, beside those of the data."""
+        return FAMILIES[self.family].dims if self.family in FAMILIES else ()
 
 
 def parameter_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
-    """Shape of every parameter by its name inside the Decoder, in the order of the module; no adapters.
+    """Shape of every parameter by its name inside the Decoder; no adapters.
 
     A tied head has no entry of its own. Experts are fused, as transformers holds them: gate_up_proj
     [expert, 2 * expert_intermediate, hidden] and down_proj [expert, hidden, expert_intermediate].
+
+    Raises:
+        ConfigError: the family is not in FAMILIES.
     """
+    if shape.family not in FAMILIES:
+        raise ConfigError(
+            f"model_type {shape.family!r}: its parameters are counted by the ranks only; expected one of "
+            f"{', '.join(FAMILIES)} [SL-decoder-uncounted]"
+        )
     hidden = shape.hidden
-    shapes: dict[str, tuple[int, ...]] = {"hf.model.embed_tokens.weight": (shape.vocab, hidden)}
+    core, layers, norm = ("hf.model", "layers", {"norm.weight": (hidden,)})
+    shapes: dict[str, tuple[int, ...]] = {}
+    if shape.family == "gpt2":
+        core, layers, norm = ("hf.transformer", "h", {"ln_f.weight": (hidden,), "ln_f.bias": (hidden,)})
+        shapes = {
+            f"{core}.wte.weight": (shape.vocab, hidden),
+            f"{core}.wpe.weight": (shape.max_positions, hidden),
+        }
+    else:
+        shapes[f"{core}.embed_tokens.weight"] = (shape.vocab, hidden)
     for i in range(shape.layers):
         for name, size in _layer_shapes(shape).items():
-            shapes[f"hf.model.layers.{i}.{name}"] = size
-    shapes["hf.model.norm.weight"] = (hidden,)
+            shapes[f"{core}.{layers}.{i}.{name}"] = size
+    shapes |= {f"{core}.{name}": size for name, size in norm.items()}
     if not shape.tied:
         shapes["hf.lm_head.weight"] = (shape.vocab, hidden)
     return shapes
 
 
 def _layer_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
+    if shape.family == "gpt2":
+        return _gpt2_layer_shapes(shape)
     hidden, kv, family = shape.hidden, shape.kv_heads * shape.head_dim, FAMILIES[shape.family]
+    inner, wide = shape.intermediate, {"q_proj": shape.queries, "k_proj": kv, "v_proj": kv}
+    sizes = {name: (width, hidden) for name, width in wide.items()}
+    if family.fused:
+        sizes = {"qkv_proj": (shape.queries + 2 * kv, hidden)}
+    sizes = {f"self_attn.{name}": size for name, size in {**sizes, "o_proj": (hidden, shape.queries)}.items()}
     layer: dict[str, tuple[int, ...]] = {}
-    for name, width in (("q_proj", shape.queries), ("k_proj", kv), ("v_proj", kv)):
-        layer[f"self_attn.{name}.weight"] = (width, hidden)
-        if family.qkv_bias:
-            layer[f"self_attn.{name}.bias"] = (width,)
-    layer["self_attn.o_proj.weight"] = (hidden, shape.queries)
-    if family.qk_norm:
-        layer["self_attn.q_norm.weight"] = layer["self_attn.k_norm.weight"] = (shape.head_dim,)
-    if shape.experts:
-        layer["mlp.experts.gate_up_proj"] = (shape.experts, 2 * shape.expert_intermediate, hidden)
-        layer["mlp.experts.down_proj"] = (shape.experts, hidden, shape.expert_intermediate)
-        layer["mlp.gate.weight"] = (shape.experts, hidden)
+    if family.experts:
+        layer |= _expert_shapes(shape, family.sinks)
+    elif family.fused:
+        sizes |= {"mlp.gate_up_proj": (2 * inner, hidden), "mlp.down_proj": (hidden, inner)}
     else:
-        layer["mlp.gate_proj.weight"] = layer["mlp.up_proj.weight"] = (shape.intermediate, hidden)
-        layer["mlp.down_proj.weight"] = (hidden, shape.intermediate)
-    layer["input_layernorm.weight"] = layer["post_attention_layernorm.weight"] = (hidden,)
+        sizes |= {
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }
+    for name, size in sizes.items():
+        layer[f"{name}.weight"] = size
+        if name.partition(".")[2] in shape.biased:
+            layer[f"{name}.bias"] = size[:1]
+    if family.qk_norm:
+        whole = family.qk_norm == "whole"
+        layer["self_attn.q_norm.weight"] = (shape.queries if whole else shape.head_dim,)
+        layer["self_attn.k_norm.weight"] = (kv if whole else shape.head_dim,)
+    if family.sinks:
+        layer["self_attn.sinks"] = (shape.heads,)
+    return layer | {f"{name}.weight": (hidden,) for name in family.norms}
+
+
+def _expert_shapes(shape: DecoderShape, biased: bool) -> dict[str, tuple[int, ...]]:
+    """`biased`: those of gpt-oss, which multiplies from the other side."""
+    hidden, experts, inner = shape.hidden, shape.experts, shape.expert_intermediate
+    if not biased:
+        return {
+            "mlp.experts.gate_up_proj": (experts, 2 * inner, hidden),
+            "mlp.experts.down_proj": (experts, hidden, inner),
+            "mlp.gate.weight": (experts, hidden),
+        }
+    return {
+        "mlp.router.weight": (experts, hidden),
+        "mlp.router.bias": (experts,),
+        "mlp.experts.gate_up_proj": (experts, hidden, 2 * inner),
+        "mlp.experts.gate_up_proj_bias": (experts, 2 * inner),
+        "mlp.experts.down_proj": (experts, inner, hidden),
+        "mlp.experts.down_proj_bias": (experts, hidden),
+    }
+
+
+def _gpt2_layer_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
+    """Its matrices are [in, out]."""
+    hidden, inner = shape.hidden, shape.intermediate
+    layer: dict[str, tuple[int, ...]] = {}
+    for name, size in (
+        ("attn.c_attn", (hidden, 3 * hidden)),
+        ("attn.c_proj", (hidden, hidden)),
+        ("mlp.c_fc", (hidden, inner)),
+        ("mlp.c_proj", (inner, hidden)),
+    ):
+        layer |= {f"{name}.weight": size, f"{name}.bias": size[1:]}
+    for name in ("ln_1", "ln_2"):
+        layer |= {f"{name}.weight": (hidden,), f"{name}.bias": (hidden,)}
     return layer
 
 
 def count_parameters(shape: DecoderShape) -> int:
     """All parameters; a tied head counts once, adapters are left out."""
+    if shape.counted:
+        return shape.counted[0]
     return sum(math.prod(size) for size in parameter_shapes(shape).values())
 
 
@@ -207,8 +265,12 @@ def count_matmul_parameters(shape: DecoderShape, active_only: bool = True) -> in
     Args:
         active_only: of the experts those that one token uses, and the router.
     """
+    if shape.counted:
+        return shape.counted[1]
     per_layer = 0
-    for size in _layer_shapes(shape).values():
+    for name, size in _layer_shapes(shape).items():
+        if name.endswith("bias"):
+            continue
         if len(size) == 3:
             chosen = shape.experts_per_token if active_only else shape.experts
             per_layer += chosen * math.prod(size[1:])
@@ -225,9 +287,17 @@ def count_flops_per_token(shape: DecoderShape, seq_len: int, *, causal: bool, lo
         causal: half of the attention term, which is what a causal kernel does; False = the literature's convention.
         lora: 4 N, for frozen weights need no gradients of their own; the adapters' share is left out.
     """
-    attention = 12.0 * shape.layers * shape.queries * seq_len
+    attention = sum(12.0 * shape.queries * _full_length(seq_len, window) for window in shape.windows)
+    attention += 12.0 * (shape.layers - len(shape.windows)) * shape.queries * seq_len
     weights = (4.0 if lora else 6.0) * count_matmul_parameters(shape)
     return weights + (attention / 2 if causal else attention)
+
+
+def _full_length(seq_len: int, window: int) -> float:
+    """Tokens of a row whose causal attention without a window costs as much per token."""
+    if not window or window >= seq_len:
+        return seq_len
+    return window * (2 - window / seq_len)
 
 
 def count_forward_flops_per_token(shape: DecoderShape, seq_len: int, *, causal: bool) -> float:
@@ -258,71 +328,6 @@ def is_adapted(module: str, config: Config) -> bool:
     if not targets:
         return ".self_attn." in module
     return any(f".{module}".endswith(f".{target}") for target in targets)
-
-
-Vit = TypeVar("Vit", bound=Any)
-"""Of stratlab_spec/models/model_specs.py, which reads this."""
-
-
-def resize_vit(preset: Vit, config: Settings) -> Vit:
-    """The preset with the given sizes; whether they fit each other is not looked at."""
-    return dataclasses.replace(preset, **given_sizes(config, VIT_SIZES))
-
-
-def resize_decoder(preset: DecoderShape, config: Settings) -> DecoderShape:
-    """The same of a decoder. A head is hidden / heads wide where the preset's is; of a mixture of experts the
-    intermediate size is that of each expert."""
-    given: dict[str, Any] = dict(given_sizes(config, DECODER_SIZES))
-    if not given:
-        return preset
-    if preset.experts and "intermediate" in given:
-        given["expert_intermediate"] = given.pop("intermediate")
-    sized = dataclasses.replace(preset, **given)
-    if splits_hidden(preset):
-        sized = dataclasses.replace(sized, head_dim=max(1, sized.hidden // sized.heads))
-    return sized
-
-
-def splits_hidden(preset: DecoderShape) -> bool:
-    """Whether its heads share the hidden size."""
-    return preset.queries == preset.hidden
-
-
-def vit_size_problems(hidden: int, heads: int, config: Settings) -> Iterator[str]:
-    """One sentence per rule that the sizes of a vision transformer break."""
-    if given_sizes(config, VIT_SIZES):
-        yield from _hidden_problems(hidden, heads, even=False)
-
-
-def decoder_size_problems(preset: DecoderShape, config: Settings) -> Iterator[str]:
-    """One sentence per rule that the sizes of a decoder break."""
-    if not given_sizes(config, DECODER_SIZES):
-        return
-    shape = resize_decoder(preset, config)
-    if splits_hidden(preset):
-        yield from _hidden_problems(shape.hidden, shape.heads, even=True)
-    if shape.heads % shape.kv_heads:
-        fit = [n for n in range(1, shape.heads + 1) if shape.heads % n == 0]
-        yield (
-            f"TRAINER_MODEL_KV_HEADS={shape.kv_heads}: must divide heads={shape.heads}, expected one of "
-            f"{', '.join(map(str, fit))} [SL-kv-heads]"
-        )
-
-
-def _hidden_problems(hidden: int, heads: int, even: bool) -> Iterator[str]:
-    """`even`: rotary positions turn pairs of numbers of each head."""
-    step = heads * (2 if even else 1)
-    if hidden % step:
-        why = (
-            f"2 x heads={heads} (rotary positions need an even width of each head)"
-            if even
-            else f"heads={heads}"
-        )
-        near = max(1, round(hidden / step)) * step
-        yield (
-            f"TRAINER_MODEL_HIDDEN={hidden}: must be a multiple of {why}, for example {near} "
-            "[SL-hidden-heads]"
-        )
 
 
 VIRTUAL_STAGES = {"1f1b": 1, "gpipe": 1, "interleaved1f1b": 2}

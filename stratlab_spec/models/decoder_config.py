@@ -1,4 +1,4 @@
-"""A language model's config.json, as transformers writes it: which shape it describes, and what is not built here.
+"""Which shape the language model of a run has, and what cannot work with it.
 
 `decoder_problems` is what the check before the ranks can refuse of a language model.
 """
@@ -11,15 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.models.decoder import (
-    FAMILIES,
-    SHAPES,
-    TEXT_HUB_IDS,
-    DecoderShape,
-    decoder_size_problems,
-    hub_id,
-    resize_decoder,
-)
+from stratlab_spec.models.decoder import DecoderShape
+from stratlab_spec.models.decoder_json import decoder_size_problems, resize_decoder, shape_of_json
+from stratlab_spec.models.decoder_presets import QUANTIZED, SHAPES, TEXT_HUB_IDS, hub_id
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.fields import TEXT_MODELS
 from stratlab_spec.settings.library_rules import refused_compositions
@@ -29,7 +23,7 @@ def read_shape(config: Config) -> DecoderShape:
     """The preset of `model` with the sizes that are given, or the config.json of `model_path` or of a hub id.
 
     Raises:
-        ConfigError: the model is none of the families we have.
+        ConfigError: the model is no decoder that can be trained here.
         DataMissing: there is no config.json to be had.
     """
     if not config.model_path and config.model in SHAPES:
@@ -63,94 +57,6 @@ def read_json(config: Config) -> dict[str, Any]:
             f"cannot be read: {failure} [SL-decoder-json-unreadable]"
         ) from failure
     return content if isinstance(content, dict) else {}
-
-
-def shape_of_json(content: dict[str, Any], named: str) -> DecoderShape:
-    """The shape that a config.json of transformers describes.
-
-    Args:
-        named: the setting that led to it, for the error.
-
-    Raises:
-        ConfigError: another family, or a part of it that is not built here; everything at once.
-    """
-    family = str(content.get("model_type", ""))
-    if family not in FAMILIES:
-        problem = f"model_type {family!r}, expected one of {', '.join(FAMILIES)} [SL-decoder-family]"
-        raise ConfigError(f"{named}: {problem}")
-    content = {**FAMILIES[family].unsaid, **content}
-    rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
-    if problems := [f"{named}: {problem}" for problem in _parts_not_built(family, content, rope)]:
-        raise ConfigError(problems)
-    moe = FAMILIES[family].experts
-    heads, hidden = content["num_attention_heads"], content["hidden_size"]
-    return DecoderShape(
-        family=family,
-        layers=content["num_hidden_layers"],
-        hidden=hidden,
-        heads=heads,
-        kv_heads=content.get("num_key_value_heads") or heads,
-        head_dim=content.get("head_dim") or hidden // heads,
-        intermediate=content["intermediate_size"],
-        vocab=content["vocab_size"],
-        tied=bool(content.get("tie_word_embeddings", False)),
-        experts=(content.get("num_experts") or content["num_local_experts"]) if moe else 0,
-        experts_per_token=content["num_experts_per_tok"] if moe else 0,
-        expert_intermediate=content["moe_intermediate_size"] if moe else 0,
-        rope_theta=float(rope.get("rope_theta") or content.get("rope_theta") or 10_000.0),
-        norm_eps=float(content.get("rms_norm_eps", 1e-6)),
-        max_positions=content.get("max_position_embeddings", 32768),
-        norm_top_k=bool(content.get("norm_topk_prob", False)) if moe else True,
-    )
-
-
-_NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
-_NEEDED_MOE = ("num_experts_per_tok", "moe_intermediate_size")
-
-
-def _parts_not_built(family: str, content: dict[str, Any], rope: dict[str, Any]) -> Iterator[str]:
-    moe, biased = FAMILIES[family].experts, FAMILIES[family].qkv_bias
-    needed = _NEEDED + (_NEEDED_MOE if moe else ())
-    unsaid = [name for name in needed if not content.get(name)]
-    if moe and not (content.get("num_experts") or content.get("num_local_experts")):
-        unsaid.append("num_experts")
-    for name in unsaid:
-        yield f"its config.json does not say {name} [SL-decoder-json-incomplete]"
-    yield from _windows(content)
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        yield f"rope_type {kind!r}, expected 'default' [SL-decoder-rope]"
-    if content.get("hidden_act", "silu") != "silu":
-        yield f"hidden_act {content['hidden_act']!r}, expected 'silu' [SL-decoder-activation]"
-    if moe and (content.get("mlp_only_layers") or content.get("decoder_sparse_step", 1) != 1):
-        wanted = "expected experts in every layer"
-        yield f"mlp_only_layers or decoder_sparse_step: {wanted} [SL-decoder-sparse-step]"
-    bias = content.get("attention_bias")
-    if bias is not None and bool(bias) != biased:
-        yield f"attention_bias={json.dumps(bias)}, expected {json.dumps(biased)} [SL-decoder-bias]"
-    for name, value in FAMILIES[family].off.items():
-        trained_with = name.endswith(("dropout", "pdrop"))  # nothing is dropped here
-        if name not in _WINDOWS and not trained_with and name in content and content[name] != value:
-            yield f"{name}={json.dumps(content[name])}, expected {json.dumps(value)} [SL-decoder-part]"
-
-
-_WINDOWS = ("use_sliding_window", "sliding_window")
-"""Judged together: a width that is switched off is none."""
-
-
-def _windows(content: dict[str, Any]) -> Iterator[str]:
-    """Families say it in different ways: with a switch beside the width, by the width alone, or layer by layer."""
-    wanted = "every layer looks at the whole document"
-    width = content.get("sliding_window")
-    if content.get("use_sliding_window"):
-        yield f"use_sliding_window=true, expected false: {wanted} [SL-decoder-window-switch]"
-    elif width and "use_sliding_window" not in content:
-        yield f"sliding_window={width}, expected null: {wanted} [SL-decoder-window]"
-    if others := sorted({*(content.get("layer_types") or ())} - {"full_attention"}):
-        yield (
-            f"layer_types with {', '.join(others)}, expected full_attention alone: {wanted} "
-            "[SL-decoder-layer-types]"
-        )
 
 
 def decoder_problems(config: Config) -> list[str]:
@@ -189,8 +95,22 @@ def _weights_problems(config: Config) -> Iterator[str]:
         return
     if config.model_path and not list(Path(config.model_path).glob("*.safetensors")):
         yield no_weights(f"TRAINER_MODEL_PATH={config.model_path!r}")
+    elif "quantization_config" in _content(config):
+        yield (
+            f"{config.model_setting}: its weights are quantized, which are not trained; expected weights of 16 or 32 "
+            "bits [SL-decoder-quantized]"
+        )
     elif not config.model_path and not hub_id(config):
         yield unpublished(config.model, TEXT_HUB_IDS)
+
+
+def _content(config: Config) -> dict[str, Any]:
+    if config.model_path or "/" in config.model:
+        try:
+            return read_json(config)
+        except DataMissing:  # named elsewhere
+            return {}
+    return {"quantization_config": {}} if config.model in QUANTIZED else {}
 
 
 def no_folder(config: Config) -> str:

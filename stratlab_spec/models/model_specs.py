@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from stratlab_spec.models.decoder import resize_vit, vit_size_problems
 from stratlab_spec.models.decoder_config import decoder_problems, no_folder, no_weights, unpublished
+from stratlab_spec.models.decoder_json import resize_vit, vit_size_problems
 from stratlab_spec.registry import FINETUNED_NETWORKS, NETWORKS
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.fields import MODELS, TEXT_MODELS

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.models.decoder import FAMILIES, TEXT_HUB_IDS, parameter_shapes
+from stratlab_spec.models.decoder import FAMILIES, parameter_shapes
 from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.decoder_json import text_part
+from stratlab_spec.models.decoder_presets import TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import (
     HUB_IDS,
     PUBLISHED,
@@ -180,7 +182,7 @@ def kind_problem(config: Config, teacher: Config) -> str | None:
             return f"nobody has published weights of {ours}; expected {expected} [SL-teacher-unpublished]"
         return None
     content = read_model_json(teacher)
-    family = str(content.get("model_type", ""))
+    family = str(text_part(content).get("model_type", ""))
     if not content:
         wanted = "expected a model in Hugging Face format"
         return f"{folder} holds no readable config.json, {wanted} [SL-teacher-json-absent]"

@@ -3,8 +3,8 @@
 A misspelt name is an error that names the nearest setting. pydantic-settings is not used: with a prefix and
 extra="forbid" it ignores unknown variables silently (pydantic-settings 2.16).
 
-Names that other programs and papers use are refused with the lab's own name. Nothing is translated silently: `fsdp` is
-PyTorch's and `zero3` DeepSpeed's (elsewhere both are FSDP), and a batch size is of one process here, of all of them
+Names that other programs and papers use are rejected with the lab's own name, not translated silently. `fsdp` is
+PyTorch's and `zero3` DeepSpeed's (elsewhere both are FSDP), and a batch size counts one process here, all of them
 there.
 """
 
@@ -115,17 +115,17 @@ MODELS_ELSEWHERE = {
 MOBILENET_V2 = "; it is version 3, large; version 2 is on the hub: google/mobilenet_v2_1.0_224"
 
 DATASETS = ("digits", "synthetic", "cifar100", "food101", "arithmetic", "metamathqa")
-"""Those that have a short name here; any other name is the hub's, which alone can refuse it."""
+"""Data sets with a short name here; any other name is the hub's, and only the hub can reject it."""
 
 
 def hint_of_dataset(name: str) -> str:
-    """To be put behind the sentence that no such data set is to be had."""
+    """Return the end of a message about an unknown data set."""
     near = difflib.get_close_matches(name.lower(), DATASETS, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def hint_of_value(setting: str, value: str) -> str:
-    """To be put behind the sentence that refuses this value; "" = nothing is known of it."""
+    """Return the end of a message that rejects this value; "" without a hint."""
     if setting == "strategy" and value in STRATEGIES_ELSEWHERE:
         ours, what = STRATEGIES_ELSEWHERE[value]
         return f"; {what} is called {ours}"
@@ -148,7 +148,7 @@ def _hint_of_model(value: str) -> str:
     near = dict.fromkeys(
         _PLAIN_MODELS[name]
         for name in difflib.get_close_matches(plain, _PLAIN_MODELS, n=5, cutoff=0.7)
-        if re.findall(r"\d", name) == re.findall(r"\d", plain)  # resnet101 is no resnet50
+        if re.findall(r"\d", name) == re.findall(r"\d", plain)  # resnet101 is not resnet50
     )
     return f"; did you mean {' or '.join(near)}?{version}" if near else ""
 
@@ -166,10 +166,10 @@ PREFIX = "TRAINER_"
 
 
 class ConfigError(ValueError):
-    """What the user typed cannot run. `problems` holds one sentence per broken rule.
+    """The given settings cannot run. `problems` holds one sentence per broken rule.
 
     Args:
-        problems: or the only one.
+        problems: a list, or the only one.
     """
 
     def __init__(self, problems: str | list[str]) -> None:
@@ -177,7 +177,7 @@ class ConfigError(ValueError):
         super().__init__("\n".join(self.problems))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
-        """From process to process."""
+        """Pickle it for another process."""
         return type(self), (self.problems,)
 
 
@@ -192,7 +192,7 @@ class Config(Settings):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Config:
-        """Reads the TRAINER_* variables of `env`.
+        """Read the TRAINER_* variables of `env`.
 
         Raises:
             ConfigError: naming every unknown setting and wrong value; of known and right ones every broken rule.
@@ -222,7 +222,7 @@ class Config(Settings):
 
 
 def rename_variables(env: MutableMapping[str, str]) -> None:
-    """Old names of settings become today's, so that the ranks need not say so again."""
+    """Replace old names of settings by current ones, so that the ranks do not repeat the note."""
     old = {name: env.pop(variable) for name in RENAMED if (variable := f"{PREFIX}{name.upper()}") in env}
     for name, value in take_new_names(old).items():
         env.setdefault(f"{PREFIX}{name.upper()}", value)
@@ -235,15 +235,16 @@ PATTERNS = {
     "comparison": NAME,
     "activation_checkpointing": "expected none, selective, blocks, every_2 to every_999",
     "lora_targets": "expected names of modules separated by commas, without blanks",
+    "text_columns": "expected part=column, several with commas, such as query=instruction,response=output",
     "zeropp": "expected parts separated by commas, without blanks",
-    "fault": f"expected kind@step[:rank], several with commas, each once or, with ! behind it, in every attempt; "
+    "fault": f"expected kind@step[:rank], several with commas, each once or, with a final !, in every attempt; "
     f"kinds: {', '.join(KINDS)}",
 }
-"""What a setting's pattern allows, in words."""
+"""The texts that a setting's pattern allows, in words."""
 
 
 def describe_error(error: Mapping[str, Any]) -> str:
-    """What pydantic says of one value, or a validator of ours. A pattern in it keeps its capital letters."""
+    """Return the message of pydantic or of a validator about one value. A pattern in it keeps its capital letters."""
     sentence = str(error["msg"]).removeprefix("Value error, ")
     return sentence[:1].lower() + sentence[1:]
 

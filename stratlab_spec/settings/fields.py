@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from stratlab_spec.registry import FINETUNED_NETWORKS, NETWORKS
+from stratlab_spec.settings import text_columns
 from stratlab_spec.settings.values import FAULTS, KINDS, is_reserved, number_problem
 from stratlab_spec.strategies import STRATEGIES
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 else:
     Strategy = Literal[tuple(STRATEGIES)]
 TEXT_MODELS = (
-    *("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen3-30b-a3b"),
+    *("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-4b", "qwen3-8b"),
+    *("llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "mistral-7b", "gemma-2-2b", "gemma-3-4b", "phi-3-mini"),
+    *("olmo-2-7b", "gpt2", "mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b"),
     *("qwen_tiny", "qwen_moe_tiny"),
 )
 VIT_MODELS = ("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge")
@@ -25,7 +28,7 @@ MODELS = (*VIT_MODELS, *NETWORKS, *FINETUNED_NETWORKS, *TEXT_MODELS)
 TEXT_DATASETS = ("arithmetic", "metamathqa", "meta-math/MetaMathQA")
 HUB_ID = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
 LONGEST_NAME = 200
-"""Of what becomes a file name or a part of one: file systems take 255 bytes."""
+"""Of texts that become a file name or a part of one: file systems take 255 bytes."""
 YEAR_S = 365 * 24 * 3600
 GRACE_S = (20, 7200)
 """Least and most of a grace period."""
@@ -33,16 +36,16 @@ COMMA_LIST = r"^([A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*)?$"
 
 
 class Refusal(ValueError):
-    """A value that nobody may give. Any other ValueError of a rule is a bug of ours."""
+    """A value that is not allowed. Any other ValueError of a rule is a bug of this project."""
 
 
 def _set_by_chart(default: Any = ..., **constraints: Any) -> Any:
-    """A field that the chart fills from the release, so that `run.config` must not name it."""
+    """Declare a field that the chart fills from the release, so that `run.config` must not name it."""
     return Field(default, json_schema_extra={"set_by_chart": True}, **constraints)
 
 
 def _of_pixels(default: Any, **constraints: Any) -> Any:
-    """A field that a language model has no use for, so that it is refused there."""
+    """Declare a field that a language model does not use, so that it is rejected there."""
     return Field(default, json_schema_extra={"of_pixels": True}, **constraints)
 
 
@@ -65,11 +68,11 @@ class Settings(BaseModel):
     image: str = _set_by_chart("")
     """Image that runs, for the record."""
     accelerator: str = _set_by_chart("")
-    """Resource of which the pod asks for one per process; without them nothing starts. Empty = none."""
+    """Resource that the pod requests, one per process; without them the run does not start. Empty = none."""
     wait_s: int = _set_by_chart(600, ge=0)
     """Longest wait for the other pods of the run; torch's own limit by default."""
     grace_s: int = _set_by_chart(120, ge=GRACE_S[0], le=GRACE_S[1])
-    """From SIGTERM to the end of the pod, as the chart has told Kubernetes."""
+    """From SIGTERM to the end of the pod, as the chart has set it in Kubernetes."""
     allow_faults: bool = _set_by_chart(False)
     """Whether `fault` may be set."""
     comparison: str = Field(
@@ -77,11 +80,11 @@ class Settings(BaseModel):
     )
     """Runs meant to be compared: one folder on the volume, one MLflow experiment."""
     mode: Literal["train", "evaluate", "check"] = "train"
-    """evaluate = the test split only, with the weights of model_path or of the run of this name; check = no
-    run, but what one needs: versions, devices, memory, volume, clocks, network."""
+    """evaluate = the test split only, with the weights of model_path or of the run of this name; check = no run, but
+    its requirements: versions, devices, memory, volume, clocks, network."""
     least_gb_per_s: float = Field(default=0.0, ge=0, le=1e5)
-    """Of mode check: GB/s that an all-reduce of all processes must reach (bus bandwidth); 0 = by what is
-    known of the links."""
+    """With mode check: GB/s that an all-reduce of all processes must reach (bus bandwidth); 0 = by the known speed
+    of the links."""
     task: Literal["auto", "image", "text"] = "auto"
     """Image classification or a language model; auto = by the names of model and data set."""
     seed: int = Field(default=0, ge=0, le=(1 << 32) - 1)
@@ -104,18 +107,18 @@ class Settings(BaseModel):
     model_heads: int = Field(default=0, ge=0, le=1 << 10)
     """Heads of its attention; 0 = the preset's own."""
     model_kv_heads: int = Field(default=0, ge=0, le=1 << 10)
-    """Of a decoder: heads of keys and values; 0 = the preset's own."""
+    """Decoder: heads of keys and values; 0 = the preset's own."""
     model_intermediate: int = Field(default=0, ge=0, le=1 << 20)
-    """Width of its feed-forward part, of a mixture of experts that of each expert; 0 = the preset's own."""
+    """Width of its feed-forward part, or of each expert in a mixture of experts; 0 = the preset's own."""
     model_patch: int = Field(default=0, ge=0, le=1 << 10)
-    """Of a vision transformer: pixels of an edge of a patch; 0 = the preset's own."""
+    """Vision transformer: pixels of an edge of a patch; 0 = the preset's own."""
     model_vocab: int = Field(default=0, ge=0, le=1 << 24)
-    """Of a decoder: words of its vocabulary; 0 = the preset's own."""
+    """Decoder: words of its vocabulary; 0 = the preset's own."""
     init: Literal["scratch", "pretrained"] = "scratch"
-    """pretrained = published weights, or those of model_path."""
+    """pretrained = published weights, or the weights in model_path."""
     batch_norm: Literal["local", "synchronised"] = "local"
-    """Whose mean and variance batch norm takes while it trains: of each process's own micro-batch, or of
-    those of all processes (two small collectives per layer)."""
+    """Samples for batch norm's mean and variance while training: each process's own micro-batch, or all processes'
+    micro-batches (two small collectives per layer)."""
     lora_rank: int = Field(default=0, ge=0)
     """Rank of LoRA adapters, base frozen; 0 = train everything."""
     lora_alpha: float = Field(default=16.0, gt=0)
@@ -126,14 +129,14 @@ class Settings(BaseModel):
 
     # teacher
     teacher: str = ""
-    """Whom the model learns from beside the labels: a finished run below the results volume
-    (<comparison>/<run>), a folder in Hugging Face format, a name of `model` with published weights, or a hub
-    id; empty = nobody."""
+    """Network that the model learns from in addition to the labels: a finished run below the results volume
+    (<comparison>/<run>), a folder in Hugging Face format, a name of `model` with published weights, or a hub id;
+    empty = none."""
     distill_temperature: float = Field(default=2.0, ge=0.01, le=100)
-    """What logits of teacher and model are divided by; below 0.01 the softmax knows one class alone, above
-    100 all classes alike, and neither teaches anything."""
+    """Divisor of the logits of teacher and model; below 0.01 the softmax knows only one class, above 100 all classes
+    alike, and neither teaches anything."""
     distill_alpha: float = Field(default=0.5, gt=0, le=1)
-    """Share of the loss that is the distance to the teacher; the rest is that of the labels."""
+    """Weight of the distance to the teacher in the loss; the labels have the rest."""
 
     # data
     dataset: str = Field(default="digits", min_length=1, max_length=LONGEST_NAME)
@@ -150,14 +153,14 @@ class Settings(BaseModel):
     augment: Literal["none", "crop_flip", "randaugment", "mixup", "all"] = _of_pixels("none")
     """On the device; the last three include crop and flip."""
     normalization: Literal["auto", "imagenet"] = _of_pixels("auto")
-    """Mean and deviation of the pixels: auto = what the published weights were trained with, from scratch 0.5
-    (-1 to 1); imagenet = those of ImageNet, from scratch too."""
+    """Mean and deviation of the pixels: auto = the published weights' own, from scratch 0.5 (-1 to 1); imagenet =
+    ImageNet's, also from scratch."""
     data_residence: Literal["auto", "device", "stream"] = "auto"
     """device = all images there once; stream = batch by batch; auto = by size, up to 5 % of a GPU."""
     validation_fraction: float = Field(default=0.1, gt=0, lt=1)
     """Share of the training samples kept for validation."""
     train_samples: int = Field(default=0, ge=0)
-    """Use only so many training samples; 0 = all."""
+    """Use only this number of training samples; 0 = all."""
 
     # text
     tokenizer: str = ""
@@ -167,26 +170,35 @@ class Settings(BaseModel):
     packing: bool = True
     """Several documents per row, none sees another; off = one document per row, padded."""
 
+    text_columns: str = Field(default="", pattern=text_columns.PATTERN)
+    """What the columns of a text data set are, such as query=instruction,response=output; empty = by their
+    names."""
+    chat_roles: Literal["strict", "merge"] = "strict"
+    """Chats that the template refuses: strict = the run does not start; merge = turns of one role that follow
+    each other become one, other roles the user's, and answers before the first question go."""
+    long_documents: Literal["cut", "drop"] = "cut"
+    """Documents above seq_len: cut = a chat loses its end, plain text continues in another row; drop = left
+    out."""
     allow_altered_answers: bool = False
     """Train although the tokenizer's chat template drops a part of the text of more than 5 % of the
     documents, as some do with reasoning."""
 
     # strategy
     strategy: Strategy = "single"
-    """Where parameters, gradients and state live."""
+    """The place of parameters, gradients and state."""
     offload: Literal["none", "optimizer", "all"] = "none"
     """Keep the optimizer, or parameters and optimizer, in host memory."""
     zeropp: str = Field(default="hpz", pattern=COMMA_LIST)
-    """Parts of ZeRO++, separated by commas: hpz = a second copy inside each node, qwz = weights gathered in 8
-    bits, qgz = gradients reduced in 4; the last two on GPUs alone."""
+    """Parts of ZeRO++, separated by commas: hpz = a second copy inside each node, qwz = weights gathered in 8 bits,
+    qgz = gradients reduced in 4; the last two only on GPUs."""
     dp_replicate: int = Field(default=0, ge=0)
     """Replicas of the model; 0 = every process the other axes leave."""
     dp_shard: int = Field(default=0, ge=0)
     """Processes that share one replica; 0 = every process left."""
 
     layout: Literal["auto", "given"] = "auto"
-    """nd: auto = degrees by the number of processes, the model and `dimensions`; given = dp_replicate,
-    dp_shard, cp, tp, pp, ep as they are."""
+    """nd: auto = degrees by the number of processes, the model and `dimensions`; given = the values of dp_replicate,
+    dp_shard, cp, tp, pp, ep."""
     dimensions: int = Field(default=1, ge=1, le=5)
     """nd: data, +pipeline, +tensor, +sequence or context, +expert."""
     cp: int = Field(default=0, ge=0)
@@ -212,19 +224,19 @@ class Settings(BaseModel):
     """Give parameters back after the forward pass and gather them again for the backward pass; auto = on,
     with a pipeline off."""
     prefetch_blocks: int = Field(default=1, ge=1, le=64)
-    """Blocks whose parameters are gathered ahead of the one that computes."""
+    """Blocks whose parameters are gathered ahead of the computing block."""
     reduce_bucket_mib: int = Field(default=0, ge=0, le=8192)
     """ddp, DeepSpeed: MiB of gradients (fp32) that are reduced together; 0 = ddp 25, DeepSpeed 192."""
     gather_bucket_mib: int = Field(default=192, ge=1, le=8192)
     """zero1, zero2: MiB of weights (fp32) that are gathered together after the update."""
     overlap_reduction: bool = True
-    """DeepSpeed: reduce gradients beside the backward pass, not between."""
+    """DeepSpeed: reduce gradients during the backward pass, not between passes."""
     persistent_elements: int = Field(default=100_000, ge=0, le=1 << 31)
     """zero3, zeropp: parameters with fewer elements stay whole on every rank."""
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
-    """Element type in which gradients are added up over the data ranks."""
+    """Element type in which the data ranks sum gradients."""
     static_graph: bool = False
-    """ddp: each step uses the same parameters, nobody looks for others."""
+    """ddp: each step uses the same parameters, without a search for others."""
 
     # numerics
     precision: Literal["auto", "fp32", "bf16", "bf16_native", "fp16"] = "auto"
@@ -234,8 +246,8 @@ class Settings(BaseModel):
     activation_checkpointing: str = Field(
         default="none", pattern=r"^(none|every_[2-9]|every_[1-9][0-9]{1,2}|blocks|selective)$"
     )
-    """What is computed again in the backward pass instead of kept: none, every_N = every Nth block (every_2,
-    every_3, ...), blocks = each, selective = each, but for its products and attention."""
+    """Activations to compute again in the backward pass instead of keeping them: none, every_N = every Nth block
+    (every_2, every_3, ...), blocks = each, selective = each, except its products and attention."""
     compile: bool = False
     """torch.compile, block by block; not with zero3, zeropp, nor some blocks that are recomputed."""
     clip_norm: float = Field(default=0.0, ge=0)
@@ -243,7 +255,7 @@ class Settings(BaseModel):
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of the target spread over all classes."""
     loss_chunk_tokens: int = Field(default=2048, ge=1)
-    """Text: tokens whose logits are there at once; fewer take less memory and more time."""
+    """Text: tokens whose logits exist at once; fewer take less memory and more time."""
 
     # work
     global_batch_size: int = Field(default=64, ge=1)
@@ -300,15 +312,14 @@ class Settings(BaseModel):
     """Minutes between checkpoints where checkpoint_every is 0; from the first one on the end is saved too. 0
     = none."""
     checkpoint_keep: int = Field(default=2, ge=1)
-    """Newest checkpoints that are kept while it trains, besides the best."""
+    """Newest checkpoints that are kept while it trains, in addition to the best."""
     checkpoint_keep_finished: Literal["newest", "all", "none"] = "newest"
-    """Of a run that has succeeded: the newest alone, those that it had, or none; its weights stay in any
-    case."""
+    """Checkpoints kept after success: only the newest, the same ones, or none; the weights always stay."""
     resume: Literal["auto", "never"] = "auto"
-    """auto = a further attempt goes on from the newest checkpoint."""
+    """auto = a further attempt resumes from the newest checkpoint."""
     resume_from: str = ""
-    """Another run to go on from, whatever its strategy and number of processes: its folder below the results
-    volume (<comparison>/<run>), or one of its checkpoints."""
+    """Another run to resume from, with any strategy and number of processes: its folder below the results volume
+    (<comparison>/<run>), or one of its checkpoints."""
     evaluate_every: int = Field(default=0, ge=0)
     """Steps between validations; 0 = once per epoch."""
     log_every: int = Field(default=10, ge=1)
@@ -322,19 +333,19 @@ class Settings(BaseModel):
 
     # safety
     on_not_finite: Literal["stop", "skip", "warn"] = "stop"
-    """A loss or gradient that is not finite: stop with exit code 12, leave the update out on all ranks, or go
-    on; each is recorded with its rank."""
+    """A loss or gradient that is not finite: stop with exit code 12, leave the update out on all ranks, or continue;
+    each is recorded with its rank."""
     collective_timeout_s: int = Field(default=600, ge=10, le=YEAR_S)
     """A collective that hangs fails then."""
     flight_recorder: int = Field(default=2000, ge=0, le=1_000_000)
-    """Collectives that NCCL's flight recorder keeps on each rank; where one times out they are written to
+    """Collectives that NCCL's flight recorder keeps on each rank; after a time-out they are written to
     hangs/flight_recorder. 0 = none."""
     oom_fallback: bool = False
-    """Out of accelerator memory: go on with a smaller micro-batch (same global batch), recomputation, the
-    next strategy that holds less, offloading; five rungs at most."""
+    """Out of accelerator memory: continue with a smaller micro-batch (same global batch), recomputation, the next
+    strategy that holds less, offloading; five rungs at most."""
     memory_forecast: bool = True
-    """Where an operations file of these settings is at hand: foresee the memory, do not start what cannot
-    fit, and tell at the end how far off that was."""
+    """With an operations file of these settings: predict the memory, do not start a run that cannot fit, and report
+    the forecast's error at the end."""
     max_attempts: int = Field(default=3, ge=1, le=1000)
     """Starts of a pod that reach no new step."""
     deadline_s: int = Field(default=86400, ge=60, le=YEAR_S)
@@ -344,13 +355,13 @@ class Settings(BaseModel):
         default="",
         pattern=FAULTS,
         description="For tests, where run.allowFaults is true: kind@step[:rank], once in the run, or in every attempt "
-        f"with ! behind it; several with commas. Kinds: {', '.join(KINDS)}.",
+        f"with a final !; several with commas. Kinds: {', '.join(KINDS)}.",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _finetuned(cls, given: Any) -> Any:
-        """A name that says so starts from published weights without being told again."""
+        """Start from published weights by default if the model's name implies them."""
         if isinstance(given, dict) and given.get("model") in FINETUNED_NETWORKS:
             return {"init": "pretrained", **given}
         return given
@@ -358,7 +369,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _strategy_defaults(cls, given: Any) -> Any:
-        """Knobs that the strategy's row sets, where nobody says anything."""
+        """Set the knobs of the strategy's row as defaults."""
         row = STRATEGIES.get(str(given.get("strategy"))) if isinstance(given, dict) else None
         return {**row.defaults, **given} if row else given
 
@@ -368,6 +379,15 @@ class Settings(BaseModel):
         if problem := number_problem(_number_schemas()[info.field_name or ""], value):
             raise Refusal(problem)
         return value
+
+    @field_validator("text_columns")
+    @classmethod
+    def _text_columns(cls, given: str) -> str:
+        try:
+            text_columns.parse_text_columns(given)
+        except ValueError as failure:
+            raise Refusal(str(failure)) from failure
+        return given
 
     @field_validator("results")
     @classmethod
@@ -385,12 +405,12 @@ class Settings(BaseModel):
 
     @property
     def dataset_name(self) -> str:
-        """What the data set is called in tables: the last part of its path, or its id."""
+        """Return the data set's name for tables: the last part of its path, or its id."""
         return _last_part(self.dataset_path) or self.dataset
 
     @property
     def model_name(self) -> str:
-        """What the model is called in tables: the last part of its path, or its name or id."""
+        """Return the model's name for tables: the last part of its path, or its name or id."""
         return _last_part(self.model_path) or self.model
 
     @property
@@ -410,7 +430,7 @@ class Settings(BaseModel):
 
 @functools.cache
 def _number_schemas() -> dict[str, dict[str, Any]]:
-    """Setting -> its JSON schema."""
+    """Return setting -> its JSON schema."""
     return Settings.model_json_schema()["properties"]
 
 

@@ -25,20 +25,20 @@ from stratlab_spec.settings.fields import HUB_ID, MODELS
 from stratlab_spec.settings.values import text_pattern, with_bounds
 
 NOTHING = ("null", "~", "Null", "NULL")
-"""YAML's words for no value: the setting is as if nobody had named it."""
+"""YAML's words for no value: the setting counts as not set."""
 OF_A_RUN = ("config", "processesPerNode", "env")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a file says.
+    """The content of a file of settings.
 
     Attributes:
-        settings: setting -> text; None takes the setting back.
-        processes: of this machine, "" where the file does not say.
+        settings: setting -> text; None removes the setting.
+        processes: of this machine, "" if the file does not set it.
         variables: further ones of the environment.
-        left_out: keys of a chart's values that mean something to a cluster alone.
+        left_out: keys of a chart's values that only a cluster uses.
     """
 
     settings: dict[str, str | None]
@@ -48,7 +48,7 @@ class Given:
 
 
 class _Text(yaml.BaseLoader):
-    """Every value as it was typed: `on` stays on, 1e-3 stays 1e-3; a name that is there twice is an error."""
+    """Keep every value as typed: `on` stays on, 1e-3 stays 1e-3; a repeated name is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         found: dict[Hashable, Any] = {}
@@ -62,10 +62,10 @@ class _Text(yaml.BaseLoader):
 
 
 def read_settings_file(path: Path) -> Given:
-    """The settings in `path`.
+    """Return the settings in `path`.
 
     Raises:
-        ConfigError: it cannot be read, is no YAML, or holds what is no setting; everything that is wrong at once.
+        ConfigError: the file is unreadable, not YAML, or holds unknown settings; naming every problem.
     """
     try:
         content = yaml.load(path.read_text(), Loader=_Text)
@@ -90,7 +90,7 @@ def _refuse(path: Path, problem: str) -> ConfigError:
 
 
 def _read_values(path: Path, content: Mapping[str, Any]) -> Given:
-    """Of a chart's values. Their keys are the schema's business; here only what a run takes of them is looked at."""
+    """Read a chart's values. The schema checks their keys; this function checks only the keys that a run uses."""
     run = content["run"]
     left_out = [key for key in content if key != "run"] + [f"run.{key}" for key in run if key not in OF_A_RUN]
     config, processes, entries = (None if run.get(key) in NOTHING else run.get(key) for key in OF_A_RUN)
@@ -125,7 +125,9 @@ def _read_settings(path: Path, found: Mapping[str, Any], prefix: str) -> dict[st
 
 
 def _find_problem(name: str, value: str) -> str:
-    """Why this cannot become TRAINER_NAME=value. One spelling for each name: of two the last would win unseen."""
+    """Return why this cannot become TRAINER_NAME=value. One spelling for each name: of two the last would win
+    unseen.
+    """
     if not NAME.fullmatch(name):
         return f"{name!r}: no name of a setting{_find_hint(name)} [SL-setting-name]"
     if is_passable(value):
@@ -134,7 +136,7 @@ def _find_problem(name: str, value: str) -> str:
 
 
 def _find_hint(name: str) -> str:
-    """Of a name as charts, variables or other programs have it."""
+    """Return a hint for a name in the spelling of charts, variables or other programs."""
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[-.]+", "_", name).lower()
     plain = plain.removeprefix(PREFIX.lower()).removeprefix("run_").removeprefix("config_")
     if plain in ("processes", "processes_per_node"):
@@ -144,7 +146,7 @@ def _find_hint(name: str) -> str:
 
 
 def is_passable(text: str) -> bool:
-    """Whether a process can be given it as an argument or a variable."""
+    """Return whether a process can be given it as an argument or a variable."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -159,10 +161,10 @@ def _describe(failure: yaml.YAMLError) -> str:
 
 
 def read_pairs(pairs: Iterable[str]) -> dict[str, str | None]:
-    """`key=value`, as typed behind --set; `run.config.key=value` means the same.
+    """Read `key=value` arguments of --set; `run.config.key=value` means the same.
 
     Raises:
-        ConfigError: naming each that is no pair.
+        ConfigError: naming each argument that is not a pair.
     """
     found: dict[str, str | None] = {}
     problems = []
@@ -180,7 +182,7 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, str | None]:
 
 
 def build_variables(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """The TRAINER_* variables of `settings`."""
+    """Return the TRAINER_* variables of `settings`."""
     return {f"{PREFIX}{name.upper()}": value for name, value in settings.items() if value is not None}
 
 
@@ -194,9 +196,9 @@ checked where the run starts: python -m trainer.program check, or python -m trai
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of `run.config` in the charts' values: every setting but those that the chart fills.
+    """Return the JSON schema of `run.config` in the charts' values: every setting except those that the chart fills.
 
-    Each may also be null, which takes back what another values file says; a chart's strategy is what its name says.
+    Each may also be null, which removes another values file's setting; a chart's name sets its strategy.
     """
     properties = {}
     for name, found in Config.model_json_schema()["properties"].items():
@@ -209,7 +211,7 @@ def schema() -> dict[str, Any]:
             limits = {k: entry.pop(k) for k in [*entry] if k not in ("description", "default")}
             entry["anyOf"] = [limits, {"type": "string", "pattern": text_pattern(limits)}]
         if name == "model":
-            # helm names a list's words when it refuses one, and of a pattern nothing but the pattern
+            # helm names a list's words when it rejects a value, but only the pattern of a pattern
             hub = {"type": "string", "pattern": f"^{HUB_ID}$", "maxLength": entry.pop("maxLength")}
             entry["anyOf"] = [{"enum": [*MODELS]}, hub | {"description": "owner/name"}]
             del entry["type"], entry["pattern"]
@@ -228,7 +230,7 @@ def schema() -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the schema, or the settings that the environment resolves to."""
+    """Print the schema, or the settings that the environment resolves to."""
     if arguments == ["--schema"]:
         print(json.dumps(schema(), indent=2))
         return 0

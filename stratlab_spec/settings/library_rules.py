@@ -1,16 +1,17 @@
-"""What DeepSpeed and torch.compile need of settings and of the machine, checked without torch.
+"""The needs of DeepSpeed and torch.compile for settings and machine, checked without torch.
 
-DeepSpeed would accept it silently, or report it only after minutes and on one rank. Each function gives sentences; the
-texts of DeepSpeed that they spare the user are quoted in the comments (deepspeed 0.19.8).
+DeepSpeed would accept a wrong setting silently, or report it only after minutes and on one rank. Each function yields
+sentences; comments quote the DeepSpeed errors that they replace (deepspeed 0.19.8).
 
-qwz and qgz of ZeRO++ cut each rank's shard of a parameter into blocks, the last one filled up with zeros. A block goes
-over the wire as whole numbers and one fp32 scale:
+qwz and qgz of ZeRO++ cut each rank's shard of a parameter into blocks, the last one filled up with zeros. A block is
+sent as whole numbers and one fp32 scale:
 
     qwz   gathered weights      8 bits   512 + 4 bytes per block, half of bf16
     qgz   reduced gradients     4 bits   256 + 4 bytes per block, an eighth of fp32
 
-A shard of less than two blocks (biases, norms, small models) would be more filling than numbers: it is sent as it is
-without qwz and qgz. DeepSpeed's own grouping asks that 8 divides every shard, and ends a run where it does not.
+A shard of less than two blocks (biases, norms, small models) would be more filling than numbers: it is sent
+unchanged, without qwz and qgz. DeepSpeed's own grouping requires that 8 divides every shard, and otherwise ends a
+run.
 
 torch.compile would fail at the first step. On a CPU it writes C++ and calls CXX, else g++ (torch 2.13,
 torch/_inductor/config.py `cpp.cxx`). On a GPU Triton builds a starter for its kernels with CC, else gcc or clang
@@ -39,9 +40,9 @@ PREBUILT_QUANTIZER = "deepspeed.ops.quantizer.quantizer_op"
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:
-    """Whether an NVIDIA device is visible here, without asking torch.
+    """Return whether an NVIDIA device is visible here, without torch.
 
-    /proc/driver/nvidia says nothing: a pod without a GPU sees its node's.
+    /proc/driver/nvidia does not answer this: a pod without a GPU sees its node's.
     """
     return any(devices.glob("nvidia[0-9]*"))
 
@@ -49,7 +50,7 @@ def has_gpu(devices: Path = Path("/dev")) -> bool:
 def broken_deepspeed_rules(
     config: Config, world_size: int, processes_per_node: int, *, env: Mapping[str, str], gpu: bool
 ) -> list[str]:
-    """One sentence per broken rule; none for strategies that are not DeepSpeed's.
+    """Return one sentence per broken rule; none for strategies that are not DeepSpeed's.
 
     Args:
         gpu: of `has_gpu`.
@@ -66,7 +67,7 @@ def broken_deepspeed_rules(
 
 
 def placement_problems(config: Config, world_size: int, processes_per_node: int) -> list[str]:
-    """The rules that depend on settings and number of processes alone, not on data, device or image."""
+    """Check the rules that depend only on settings and number of processes, not on data, device or image."""
     if not STRATEGIES[config.strategy].deepspeed_stage:
         return []
     partition = _partition(config, world_size, processes_per_node) if config.strategy == "zeropp" else ()
@@ -78,7 +79,7 @@ def _compiled(config: Config) -> Iterator[str]:
     # 6 s, and recomputed ones stay as they were.
     if config.compile and STRATEGIES[config.strategy].deepspeed_stage == 3:
         yield (
-            f"TRAINER_COMPILE=true: not with strategy {config.strategy}, whose hooks at every module cut blocks into "
+            f"TRAINER_COMPILE=true: not with strategy {config.strategy}: its hooks at every module cut blocks into "
             "pieces of a few operators, which take long to compile; use zero1, zero2, fsdp or hsdp, or leave it out "
             "[SL-deepspeed-compile]"
         )
@@ -100,8 +101,9 @@ def _partition(config: Config, world_size: int, processes_per_node: int) -> Iter
     elif processes_per_node == world_size > 1:
         # the copy is the shards once more: it costs memory and saves nothing
         yield (
-            f"TRAINER_ZEROPP={config.zeropp!r}: hpz has no effect on one node, whose gathers never leave it, this "
-            "would be zero3 with a second copy of the parameters; use strategy zero3, or more nodes [SL-hpz-one-node]"
+            f"TRAINER_ZEROPP={config.zeropp!r}: hpz has no effect on one node, because its gathers never leave the "
+            "node. This would be zero3 with a second copy of the parameters; use strategy zero3, or more nodes "
+            "[SL-hpz-one-node]"
         )
 
 
@@ -115,7 +117,7 @@ def _quantized(config: Config, world_size: int, processes_per_node: int, gpu: bo
             )
     if "qgz" in parts and config.reduce_dtype != "fp32":
         yield (
-            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: qgz reduces in 4 bits whatever this says; leave it out, or "
+            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: qgz reduces in 4 bits and ignores it; leave it out, or "
             f"qgz out of TRAINER_ZEROPP={config.zeropp!r} [SL-qgz-reduce-dtype]"
         )
     if "qgz" in parts and world_size % processes_per_node:
@@ -131,7 +133,7 @@ def _quantized(config: Config, world_size: int, processes_per_node: int, gpu: bo
 
 
 def find_quantizer() -> Path | None:
-    """The CUDA quantizer that an image has been built with, found without importing DeepSpeed."""
+    """Return the CUDA quantizer that an image has been built with, found without importing DeepSpeed."""
     top, *folders, name = PREBUILT_QUANTIZER.split(".")
     package = importlib.util.find_spec(top)
     if package is None or package.origin is None:
@@ -140,7 +142,9 @@ def find_quantizer() -> Path | None:
 
 
 def toolchain_problems(env: Mapping[str, str]) -> list[str]:
-    """Why the CUDA quantizer could not be compiled at the first start, which would fail minutes later or hang."""
+    """Return why the CUDA quantizer could not be compiled at the first start, which would fail minutes later or
+    hang.
+    """
     problems = []
     if missing := [name for name in COMPILERS if not shutil.which(name, path=env.get("PATH", ""))]:
         problems.append(
@@ -150,16 +154,16 @@ def toolchain_problems(env: Mapping[str, str]) -> list[str]:
         )
     for lock in sorted(
         _caches(env)["TORCH_EXTENSIONS_DIR"].glob("**/lock")
-    ):  # it would wait for ever, silently
+    ):  # it would wait silently and never end
         problems.append(
-            f"{lock}: left by a build that was killed, the next one would wait for ever; remove it, or "
+            f"{lock}: left by a killed build, so that the next build would never start; remove it, or "
             "wait if another run is building right now [SL-quantizer-lock]"
         )
     return problems
 
 
 def cache_problems(env: Mapping[str, str]) -> list[str]:
-    """Folders that DeepSpeed makes on a GPU when it is imported: PermissionError on every rank otherwise."""
+    """Return folders that DeepSpeed makes on a GPU when it is imported: PermissionError on every rank otherwise."""
     return [
         f"{name}={str(folder)!r}: not writable for user {os.getuid()}, and the compiled parts of DeepSpeed "
         f"go there; set {name} to a folder that is [SL-deepspeed-cache]"
@@ -183,7 +187,9 @@ def _writable(folder: Path) -> bool:
 
 
 def missing_rank_variables(env: Mapping[str, str]) -> list[str]:
-    """For a rank: without one of these DeepSpeed ends in `No module named 'mpi4py'`, whoever started it."""
+    """Check the variables of a rank: without one of these DeepSpeed ends in `No module named 'mpi4py'` under any
+    starter.
+    """
     if missing := [name for name in RANK_VARIABLES if not env.get(name)]:
         return [
             f"{', '.join(missing)}: not set; start the ranks with `python -m trainer`, torchrun or the "
@@ -200,17 +206,17 @@ SCALE_BYTES = 4
 
 
 def is_quantized(elements: int, shards: int) -> bool:
-    """Whether a parameter of so many elements is sent in few bits."""
+    """Return whether a parameter with this number of elements is sent in few bits."""
     return math.ceil(elements / shards) >= LEAST_BLOCKS * BLOCK
 
 
 def count_blocks(elements: int, shards: int) -> int:
-    """Of each shard."""
+    """Return the number of blocks of each shard."""
     return math.ceil(math.ceil(elements / shards) / BLOCK)
 
 
 def block_bytes(part: str) -> int:
-    """Of one block on the wire.
+    """Return the bytes of one block on the wire.
 
     Args:
         part: qwz or qgz.
@@ -221,13 +227,13 @@ def block_bytes(part: str) -> int:
 def describe_quantized(
     parts: Sequence[str], sizes: Sequence[tuple[int, bool]], shards: int, persistent_elements: int
 ) -> dict[str, dict[str, Any]]:
-    """For `resolved.quantized` of config.json: per part the bits, the block, and how much of the model has them.
+    """Return `resolved.quantized` of config.json: per part the bits, the block, and the quantized share of the model.
 
     Args:
         parts: of the setting zeropp.
         sizes: (elements, whether it trains) of each parameter.
-        persistent_elements: parameters of up to so many are never gathered in a pass, but once after the update, in
-            the type that they are kept in.
+        persistent_elements: parameters up to this size are not gathered in a pass, but once after the update, in
+            their stored type.
     """
     trained = [elements for elements, trains in sizes if trains]
     whole = {"qwz": [elements for elements, _ in sizes], "qgz": trained}
@@ -251,7 +257,9 @@ EVERY = "every_"
 
 
 def recomputes(setting: str, block: int) -> bool:
-    """Whether block number `block` of the whole model computes its activations again (`selective`: some of them)."""
+    """Return whether block number `block` of the whole model computes its activations again (`selective`: some of
+    them).
+    """
     if setting.startswith(EVERY):
         return block % int(setting.removeprefix(EVERY)) == 0
     return setting != NONE
@@ -262,9 +270,10 @@ HOST_COMPILERS = {False: ("CXX", ("g++",)), True: ("CC", ("gcc", "clang"))}
 
 
 def refused_compositions(config: Config, *, experts: bool, cp: int = 1, tp: int = 1) -> Iterator[str]:
-    """One sentence per reason for which compiled blocks are wrong, fail, or stay as they were; none without `compile`.
+    """Yield one sentence per reason why compiled blocks would be wrong, fail, or have no effect; empty without
+    `compile`.
 
-    Others: zero3 and zeropp in `_compiled`, batch norm in stratlab_spec/models/model_specs.py.
+    Other rules: zero3 and zeropp in `_compiled`, batch norm in stratlab_spec/models/model_specs.py.
 
     Args:
         experts: the model has some.
@@ -305,11 +314,11 @@ def refused_compositions(config: Config, *, experts: bool, cp: int = 1, tp: int 
 def compile_problems(
     config: Config, env: Mapping[str, str], *, gpu: bool, headers: Path | None = None
 ) -> list[str]:
-    """One sentence per thing that is missing; none without `compile`.
+    """Return one sentence per missing program or file; empty without `compile`.
 
     Args:
         gpu: of `deepspeed_rules.has_gpu`.
-        headers: folder of Python.h; None = that of the running Python.
+        headers: folder of Python.h; None = the running Python's.
     """
     if not config.compile or config.mode == "evaluate":
         return []

@@ -1,9 +1,9 @@
-"""Rules between settings: what one value forbids or asks of another. Each gives one sentence that names both.
+"""Rules between settings: one value forbids or requires another. Each yields one sentence that names both.
 
-`broken_settings` looks at the settings of one run alone. The functions behind it compare them with another run's: for
-one to go on from the other's checkpoint the training must be equal, whatever carries it out. Strategy, world size,
-micro-batch, offloading, recomputation and knobs may differ: the next losses are those of the run that was not moved. A
-setting that is not said to be free to differ must be equal.
+`broken_settings` checks the settings of one run. The functions after it compare them with another run's. To resume
+from the other's checkpoint the training must be equal; its execution may differ. Strategy, world size, micro-batch,
+offloading, recomputation and knobs may differ: the next losses are equal to a run that continued in place. A
+setting must be equal unless it is listed as free to differ.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ ZEROPP_PARTS = ("hpz", "qwz", "qgz")
 DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
 ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_method", "sequence_parallel")
 NO_OFFLOAD = {
-    True: "each process holds all of the model; fsdp and zero3 can keep it there",
-    False: "not built here; larger dp_shard, tp or pp make a rank's share smaller",
+    True: "each process holds the whole model; fsdp, hsdp, zero3 and zeropp can offload it",
+    False: "not implemented; larger dp_shard, tp or pp make a rank's share smaller",
 }
-"""By `holds_whole_model`, where nothing can be kept in host memory."""
+"""By `holds_whole_model`: reasons why host memory cannot hold anything."""
 ALL_OR_NOTHING = (
-    "torch's optimizer keeps its state beside the shards that it updates, and fully_shard moves those with it; "
-    "the optimizer alone there: zero1, zero2, zero3"
+    "fully_shard moves shards and optimizer state together; strategies that offload only the optimizer: "
+    "zero1, zero2, zero3, zeropp"
 )
 
 
 def broken_settings(config: Settings) -> list[str]:
-    """One sentence per broken rule, without looking at the machine or the data."""
+    """Return one sentence per broken rule, without looking at the machine or the data."""
     rules = (_model, _without_effect, _strategy, _nd, _length, _recording, _resuming)
     return [sentence for rule in rules for sentence in rule(config)]
 
@@ -39,8 +39,8 @@ def broken_settings(config: Settings) -> list[str]:
 def _model(config: Settings) -> Iterator[str]:
     if config.model_path and "model" in config.model_fields_set:
         yield (
-            "TRAINER_MODEL, TRAINER_MODEL_PATH: both name a model, give one of them; TRAINER_MODEL=null takes back "
-            "what a chart or a file names [SL-model-twice]"
+            "TRAINER_MODEL, TRAINER_MODEL_PATH: both name a model, set only one; TRAINER_MODEL=null removes the "
+            "model of a chart or a file [SL-model-twice]"
         )
     if (name := FINETUNED_NETWORKS.get(config.model)) and config.init == "scratch":
         yield (
@@ -55,7 +55,7 @@ def _model(config: Settings) -> Iterator[str]:
 
 
 def _without_effect(config: Settings) -> Iterator[str]:
-    """Settings that the kind of model, or another setting, leaves without a meaning."""
+    """Yield settings that the kind of model, or another setting, leaves without a meaning."""
     changed = {
         name: getattr(config, name)
         for name, field in Settings.model_fields.items()
@@ -69,7 +69,7 @@ def _without_effect(config: Settings) -> Iterator[str]:
         ]
         for name in of_pixels:
             yield (
-                f"TRAINER_{name.upper()}={changed[name]}: a language model sees no pixels; leave it out "
+                f"TRAINER_{name.upper()}={changed[name]}: a language model does not use pixels; leave it out "
                 "[SL-pixels-for-text]"
             )
         if "batch_norm" in changed:
@@ -87,6 +87,11 @@ def _without_effect(config: Settings) -> Iterator[str]:
             yield (
                 "TRAINER_TARGET_PERPLEXITY: images have no perplexity; give TRAINER_TARGET_ACCURACY_PCT "
                 "[SL-perplexity-for-images]"
+            )
+        if config.text_columns:
+            yield (
+                f"TRAINER_TEXT_COLUMNS={config.text_columns!r}: images have no text; name their columns in "
+                "TRAINER_IMAGE_COLUMN and TRAINER_LABEL_COLUMN [SL-text-columns-for-images]"
             )
         if "loss_chunk_tokens" in changed:
             yield (
@@ -124,9 +129,10 @@ def _strategy(config: Settings) -> Iterator[str]:
         if not row.offload:
             reason = NO_OFFLOAD[row.holds_whole_model]
         elif config.offload == "all":
-            reason = "parameters leave the device only where they are gathered: zero3, fsdp, hsdp"
+            names = ", ".join(name for name, each in STRATEGIES.items() if "all" in each.offload)
+            reason = f"only strategies that gather parameters can offload them: {names}"
         yield (
-            f"TRAINER_OFFLOAD={config.offload}: strategy {config.strategy} can keep there only "
+            f"TRAINER_OFFLOAD={config.offload}: strategy {config.strategy} supports "
             f"{', '.join(allowed)} ({reason}) [SL-offload-strategy]"
         )
     if config.precision == "bf16_native" and not row.has_bf16_native:
@@ -138,7 +144,8 @@ def _strategy(config: Settings) -> Iterator[str]:
     yield from misplaced_knobs(config)
     if wrong := [part for part in config.zeropp.split(",") if part not in ZEROPP_PARTS]:
         yield (
-            f"TRAINER_ZEROPP={config.zeropp!r}: {wrong[0]!r} is none of {', '.join(ZEROPP_PARTS)} [SL-zeropp-part]"
+            f"TRAINER_ZEROPP={config.zeropp!r}: {wrong[0]!r} is unknown; expected {', '.join(ZEROPP_PARTS)} "
+            "[SL-zeropp-part]"
         )
     if "zeropp" in config.model_fields_set and config.strategy != "zeropp":
         yield (
@@ -149,7 +156,7 @@ def _strategy(config: Settings) -> Iterator[str]:
 def _nd(config: Settings) -> Iterator[str]:
     if config.strategy != "nd":
         for name in ONLY_ND:
-            # 0 is what a degree has where nobody names it
+            # 0 is a degree's value if it is not set
             if name in config.model_fields_set and (name not in DEGREES or getattr(config, name)):
                 yield (
                     f"TRAINER_{name.upper()}: has no effect with strategy {config.strategy}, only with nd "
@@ -158,8 +165,8 @@ def _nd(config: Settings) -> Iterator[str]:
         return
     if not config.is_text:
         yield (
-            "TRAINER_STRATEGY=nd: trains language models, not images; name one of them in TRAINER_MODEL "
-            "(TRAINER_TASK=text says so of a hub id), or take ddp, fsdp or hsdp [SL-nd-images]"
+            "TRAINER_STRATEGY=nd: trains language models, not images; name a language model in TRAINER_MODEL "
+            "(with TRAINER_TASK=text for a hub id), or use ddp, fsdp or hsdp [SL-nd-images]"
         )
     given = [f"TRAINER_{name.upper()}={getattr(config, name)}" for name in DEGREES if getattr(config, name)]
     if given and config.layout == "auto":
@@ -177,7 +184,7 @@ def _length(config: Settings) -> Iterator[str]:
         )
     if {"epochs", "steps"} <= config.model_fields_set and config.steps:
         yield (
-            "TRAINER_EPOCHS, TRAINER_STEPS: both say how long to train, give one of them and null to the other "
+            "TRAINER_EPOCHS, TRAINER_STEPS: both set the length of training; set one of them and null for the other "
             "[SL-epochs-and-steps]"
         )
     if config.steps and config.warmup_steps >= config.steps:
@@ -188,16 +195,17 @@ def _length(config: Settings) -> Iterator[str]:
 
 
 def _recording(config: Settings) -> Iterator[str]:
-    """Recordings beside the profile that have no step to be made in."""
+    """Check recordings other than the profile that have no step to record."""
     if config.profile_steps and config.profile_first_step <= config.profile_warmup:
         yield (
             f"TRAINER_PROFILE_FIRST_STEP={config.profile_first_step}: must be above "
-            f"TRAINER_PROFILE_WARMUP={config.profile_warmup}, whose steps come before it [SL-profile-before-warmup]"
+            f"TRAINER_PROFILE_WARMUP={config.profile_warmup}, because the warm-up comes first "
+            "[SL-profile-before-warmup]"
         )
     if config.memory_snapshot and not config.profile_steps:
         yield (
-            "TRAINER_MEMORY_SNAPSHOT=true: records the steps of the profile, and TRAINER_PROFILE_STEPS=0 has none; "
-            "expected false, or TRAINER_PROFILE_STEPS above 0 [SL-snapshot-no-profile]"
+            "TRAINER_MEMORY_SNAPSHOT=true: records the steps of the profile, which TRAINER_PROFILE_STEPS=0 switches "
+            "off; expected false, or TRAINER_PROFILE_STEPS above 0 [SL-snapshot-no-profile]"
         )
     if not config.flops_profiler:
         return
@@ -210,12 +218,12 @@ def _recording(config: Settings) -> Iterator[str]:
         )
     elif config.compile:
         yield (
-            "TRAINER_FLOPS_PROFILER=true: counts calls of torch's functions, and compiled blocks make none; expected "
-            "false with TRAINER_COMPILE=true [SL-flops-profiler-compile]"
+            "TRAINER_FLOPS_PROFILER=true: counts calls of torch's functions, which compiled blocks do not make; "
+            "expected false with TRAINER_COMPILE=true [SL-flops-profiler-compile]"
         )
     if not (config.profile_steps and config.profile_warmup):
         yield (
-            "TRAINER_FLOPS_PROFILER=true: counts in the first step of the profile's warm-up, of which there is none; "
+            "TRAINER_FLOPS_PROFILER=true: counts in the first step of the profile's warm-up, which is missing; "
             "expected false, or TRAINER_PROFILE_STEPS and TRAINER_PROFILE_WARMUP above 0 "
             "[SL-flops-profiler-no-warmup]"
         )
@@ -225,8 +233,8 @@ def _resuming(config: Settings) -> Iterator[str]:
     yield from fault_problems(config.fault, config.allow_faults)
     if config.resume_from and config.resume == "never":
         yield (
-            f"TRAINER_RESUME=never, TRAINER_RESUME_FROM={config.resume_from!r}: a run that goes on from another one "
-            "goes on from its own checkpoints too; leave one of them out [SL-resume-never]"
+            f"TRAINER_RESUME=never, TRAINER_RESUME_FROM={config.resume_from!r}: a run that resumes from another run "
+            "also resumes from its own checkpoints; leave one of them out [SL-resume-never]"
         )
     if config.resume_from and config.mode == "evaluate":
         yield (
@@ -275,8 +283,8 @@ MAY_DIFFER = tuple(
         "evaluate_every log_every tensorboard target_accuracy_pct target_perplexity",
         "collective_timeout_s max_attempts deadline_s oom_fallback memory_forecast on_not_finite",
         "least_gb_per_s allow_altered_answers",
-        "precision",  # asked for; what it became is compared (RESOLVED)
-        "steps epochs",  # a longer plan goes on, unless the learning rate follows its end
+        "precision",  # as requested; the resolved value is compared (RESOLVED)
+        "steps epochs",  # a longer plan may resume, unless the learning rate follows its end
     )
     for name in group.split()
 )
@@ -290,7 +298,7 @@ RESOLVED: dict[str, str] = {
     "trainable_parameters": "other parameters are trained",
     TEACHER: "another loss: the teacher has other weights",
 }
-"""Of config.json's `resolved`; known to the ranks alone."""
+"""Facts of config.json's `resolved`; only the ranks know them."""
 NEW_TRAINING = "to begin a new training with its weights, name its folder `model` in TRAINER_MODEL_PATH"
 
 
@@ -309,10 +317,10 @@ def snapshot_problems(config: Settings, *, gpu: bool) -> list[str]:
 
 
 def continuation_problems(before: Mapping[str, Any], config: Settings) -> list[str]:
-    """One sentence that names all settings that keep this run from going on from another one; none if it may.
+    """Return one sentence that names all settings that keep this run from resuming from another one; empty if it may.
 
     Args:
-        before: the other run's, as in its config.json; one that it did not know counts as left alone.
+        before: the other run's, as in its config.json; settings that it did not know count as defaults.
     """
     differing = [
         name
@@ -331,12 +339,12 @@ def continuation_problems(before: Mapping[str, Any], config: Settings) -> list[s
     return _other_training(
         config.resume_from,
         changed,
-        f". Leave them as they were there; or, {NEW_TRAINING} [SL-resume-other-settings]",
+        f". Set them to the earlier values; or, {NEW_TRAINING} [SL-resume-other-settings]",
     )
 
 
 def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], resume_from: str) -> list[str]:
-    """The same of what the settings came to; a fact that one of them did not write down is not compared."""
+    """Do the same for the resolved values; values that a run did not record are not compared."""
     changed = [
         f"{name}={resolved[name]!r} (was {before[name]!r}: {why})"
         for name, why in RESOLVED.items()
@@ -352,12 +360,12 @@ def _other_training(resume_from: str, changed: list[str], cure: str) -> list[str
 
 
 def swapped_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], config: Settings) -> list[str]:
-    """Of a further attempt of one run, whose settings are equal: something else may lie where they point.
+    """Compare the facts of a further attempt of one run with equal settings: the files that they name may have changed.
 
-    Initial weights are no such thing: they stand in the checkpoint.
+    Initial weights do not count: the checkpoint holds them.
 
     Args:
-        before, resolved: what the settings came to when the run began, and now.
+        before, resolved: the resolved facts when the run began, and now.
     """
     data = "dataset_path" if config.dataset_path else "dataset"
     swapped = ((TEACHER, "teacher", "has other weights"), (DATA_SHA256, data, "has other samples"))

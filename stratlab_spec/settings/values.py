@@ -1,8 +1,8 @@
-"""What one value of a setting may be: numbers within bounds, folders for results, faults on demand.
+"""Allowed values of one setting: numbers within bounds, folders for results, faults on demand.
 
-Bounds of a number hold for numbers and for text, in the trainer and in the charts' schema. A pod's variables are text,
-and helm makes text of what `--set` cannot read (0.00001, 1e-5): 1e400 is infinite, and "2" no share. Bounds are powers
-of ten, which an expression without arithmetic can tell.
+Bounds of a number hold for numbers and for text, in the trainer and in the charts' schema. A pod's variables are
+text, and helm turns numbers that `--set` cannot read (0.00001, 1e-5) into text. 1e400 is infinite, and "2" is not a
+share. Bounds are powers of ten, which a regular expression can check without arithmetic.
 
 The results volume must not hide a folder of the system, of the images or of the pods.
 
@@ -21,7 +21,7 @@ from typing import Any
 Schema = Mapping[str, Any]
 
 MOST = 10**9
-"""Of a whole number without a bound of its own: floats, in which helm holds it, still tell it from the next one."""
+"""Bound of a whole number without its own: floats, in which helm holds it, still distinguish it from the next one."""
 DIGITS = 38
 """Before the point, of any other number: from 10**38 on, fp32 has little but infinity."""
 
@@ -29,7 +29,7 @@ ZEROS, MORE = "0{0,9}", "[0-9]{0,30}"
 
 
 def with_bounds(entry: Schema) -> dict[str, Any]:
-    """The JSON schema of one setting, with the upper bound that it lacks if it is a number."""
+    """Return the JSON schema of one setting, with the upper bound that it lacks if it is a number."""
     if entry.get("type") == "integer" and "maximum" not in entry:
         return {**entry, "maximum": MOST}
     if entry.get("type") == "number" and not {"maximum", "exclusiveMaximum"} & entry.keys():
@@ -38,12 +38,12 @@ def with_bounds(entry: Schema) -> dict[str, Any]:
 
 
 def text_pattern(entry: Schema) -> str:
-    """What a text must match to be a number within the bounds, in the syntax that RE2, ECMA-262 and Python share.
+    """Return a regular expression for numbers within the bounds, in the syntax that RE2, ECMA-262 and Python share.
 
-    Written plainly (0.0015), or with one digit before the point and an exponent (1.5e-3).
+    Numbers are written plainly (0.0015), or with one digit before the point and an exponent (1.5e-3).
     """
     if entry["type"] == "integer":
-        return "^-?[0-9]{1,18}$"  # its bounds are those of the number
+        return "^-?[0-9]{1,18}$"  # the number's bounds apply
     least, positive = entry.get("exclusiveMinimum", entry.get("minimum")), "exclusiveMinimum" in entry
     largest = entry.get("exclusiveMaximum", entry.get("maximum"))
     digits = round(math.log10(largest))
@@ -61,7 +61,7 @@ def text_pattern(entry: Schema) -> str:
 
 
 def _from_a_fraction(least: float, digits: int, itself: str) -> str:
-    """From 10**-1 to 10**-9 on, that itself among them, up to a number of so many digits from 1 on."""
+    """Return the expression for numbers from 10**-1 to 10**-9 (inclusive) up to a number with `digits` digits."""
     places = round(-math.log10(least))
     assert least == 10.0**-places and 1 <= places <= 9 and digits
     plain = rf"{ZEROS}[1-9][0-9]{{0,{digits - 1}}}(\.{MORE})?|0{{1,9}}\.0{{0,{places - 1}}}[1-9]{MORE}"
@@ -70,7 +70,7 @@ def _from_a_fraction(least: float, digits: int, itself: str) -> str:
 
 
 def number_problem(entry: Schema, value: Any) -> str | None:
-    """What is expected instead of this text or number; None where there is nothing to say."""
+    """Return the expected value if this text or number is wrong; otherwise None."""
     entry = with_bounds(entry)
     if entry.get("type") not in ("integer", "number") or not isinstance(value, str | int | float):
         return None
@@ -92,12 +92,12 @@ def number_problem(entry: Schema, value: Any) -> str | None:
 
 
 def _exactly(digits: int) -> str:
-    """10**digits, as one more way to match."""
+    """Return 10**digits, as one more way to match."""
     return rf"|{ZEROS}10{{{digits}}}(\.0{{0,30}})?|1(\.0{{0,30}})?[eE]\+?{ZEROS}{digits}"
 
 
 def _up_to(largest: int) -> str:
-    """Whole numbers from 0 to `largest`, below 100."""
+    """Return the expression for whole numbers from 0 to `largest`, below 100."""
     tens, ones = divmod(largest, 10)
     below = f"[1-{tens - 1}][0-9]|" if tens > 1 else ""
     last = f"|{tens}[0-{ones}]" if tens else ""
@@ -116,17 +116,17 @@ WITH_ALL_BELOW = (
 )
 
 PATTERN = f"^/(({'|'.join(filter(None, ITSELF))})?/?|({'|'.join(WITH_ALL_BELOW)})(/.*)?)$"
-"""Of an absolute path without empty parts, for the charts' schema."""
+"""Pattern of an absolute path without empty parts, for the charts' schema."""
 
 
 def is_reserved(path: str) -> bool:
-    """Whether an absolute path, however it is written, is one of them. A relative one never is."""
+    """Return whether an absolute path, however it is written, is one of them. A relative one never is."""
     return path.startswith("/") and bool(re.match(PATTERN, "/" + posixpath.normpath(path).lstrip("/")))
 
 
 KINDS = {
     "kill": "the rank ends without a word (SIGKILL)",
-    "hang": "the rank stands still for ever, without ending",
+    "hang": "the rank hangs without ending",
     "slow": "from here on each step of the rank takes twice as long",
     "nan": "the loss of the rank's samples is not a number, in this step",
     "oom": "the rank runs out of memory of its accelerator; on a CPU torch's error is raised",
@@ -158,7 +158,7 @@ class Fault:
 
 
 def read_faults(text: str) -> list[Fault]:
-    """The faults of the setting; rank 0's where no rank is named."""
+    """Return the faults of the setting; rank 0's by default."""
     found = []
     for part in filter(None, text.split(",")):
         match = re.fullmatch(FAULT, part)
@@ -169,7 +169,7 @@ def read_faults(text: str) -> list[Fault]:
 
 
 def fault_problems(text: str, allowed: bool) -> Iterator[str]:
-    """What forbids the setting."""
+    """Yield the reasons that forbid the setting."""
     if text and not allowed:
         yield (
             f"TRAINER_FAULT={text!r}: plants a fault in the run, which is allowed only with run.allowFaults=true "
@@ -178,7 +178,7 @@ def fault_problems(text: str, allowed: bool) -> Iterator[str]:
 
 
 def rank_problems(text: str, world_size: int) -> Iterator[str]:
-    """Faults of ranks that the run does not have."""
+    """Yield faults of ranks that the run does not have."""
     for fault in read_faults(text):
         if fault.rank >= world_size:
             yield (
@@ -188,7 +188,7 @@ def rank_problems(text: str, world_size: int) -> Iterator[str]:
 
 
 def step_problems(text: str, steps: int) -> Iterator[str]:
-    """Faults of steps that never come: the run would end well, and show nothing."""
+    """Yield faults of steps beyond the run's end: the run would end with 0, and show nothing."""
     for fault in read_faults(text):
         if fault.step > steps:
             yield f"TRAINER_FAULT={text!r}: there is no step {fault.step}, only 1 to {steps} [SL-fault-step]"

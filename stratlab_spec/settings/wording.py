@@ -1,9 +1,9 @@
-"""What a message calls a setting, a command and a next step: as its reader has typed them.
+"""The spelling of settings, commands and next steps in messages: as the reader has typed them.
 
-Messages are written with the trainer's variables, TRAINER_LR. Who installs a chart has written run.config.lr, who gives
+Messages are written with the trainer's variables, TRAINER_LR. A user of a chart has written run.config.lr, a user of
 options or a file `lr`; in a plain environment the variable itself was set.
 
-Ctrl-C ends a command with one line, also while torch is imported, where an exception would pass through a hundred
+Ctrl-C ends a command with one line, also while torch is imported, when an exception would pass through a hundred
 modules, some of which swallow it.
 """
 
@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 
 OPTIONS = "STRATLAB_OPTIONS"
-"""Set where the settings were given behind `python -m trainer`, in a file or in Python."""
+"""Set if the settings were given to `python -m trainer`, in a file or in Python."""
 NAMESPACE = "STRATLAB_NAMESPACE"
-"""Set by charts: that of the release."""
+"""Set by charts: the release's."""
 CLUSTER = "KUBERNETES_SERVICE_HOST"
 """Set in every pod by Kubernetes, and not in a rehearsal."""
 OF_A_CHART = {
@@ -33,23 +33,23 @@ OF_A_CHART = {
     "ACCELERATOR": "run.accelerator",
     "ALLOW_FAULTS": "run.allowFaults",
 }
-"""What a chart sets by other values than run.config."""
+"""Settings that a chart sets by other values than run.config."""
 OF_A_REHEARSAL = {"RUN": "--name", "RESULTS": "--results"}
 VARIABLE = re.compile(r"\bTRAINER_([A-Z][A-Z0-9_]*)(?![A-Za-z0-9_])")
 VALUE = re.compile(r"\brun\.config\.([a-z][a-z0-9_]*)")
 
 
 def as_text(value: object) -> str:
-    """A setting's value as a pod's variables have it: true, 0.001, qwen2.5-3b."""
+    """Return a setting's value as a pod's variables have it: true, 0.001, qwen2.5-3b."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def spell(text: str, env: Mapping[str, str], *, elsewhere: bool = False) -> str:
-    """`text` with each setting as its reader writes it.
+    """Return `text` with each setting as its reader writes it.
 
     Args:
         env: of the run.
-        elsewhere: it runs on a cluster, whatever `env` says.
+        elsewhere: it runs on a cluster, regardless of `env`.
     """
     if env.get(OPTIONS):
         return VALUE.sub(r"\1", VARIABLE.sub(lambda found: found[1].lower(), text))
@@ -69,7 +69,7 @@ def spell_options(text: str, options: Mapping[str, str]) -> str:
 
 
 def name_removal(folder: Path, env: Mapping[str, str]) -> str:
-    """The command that removes a run's folder.
+    """Return the command that removes a run's folder.
 
     Args:
         folder: <results>/<comparison>/<run>.
@@ -81,27 +81,27 @@ def name_removal(folder: Path, env: Mapping[str, str]) -> str:
 
 
 def name_first(names: Sequence[str], most: int) -> str:
-    """`a, b and 3 more`: of a list that may be long, the first `most`."""
+    """Return `a, b and 3 more`: of a list that may be long, the first `most`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def name_again(env: Mapping[str, str]) -> str:
-    """What starts a run again under its name: "install again"."""
+    """Return the instruction that starts a run again under its name: "install again"."""
     return "install again" if CLUSTER in env else "start it again"
 
 
 class SpellingFormatter(logging.Formatter):
-    """Of log lines, each with the settings in it as their reader writes them."""
+    """Format log lines with settings as their reader writes them."""
 
     def format(self, record: logging.LogRecord) -> str:
         return spell(super().format(record), os.environ)
 
 
 def end_at_interrupt() -> None:
-    """From here on SIGINT ends this process at once with 130; those that it forked end with it (`side_by_side`).
+    """End this process at once with 130 on SIGINT; processes that it forked end with it (`side_by_side`).
 
-    Whoever has it ignored, as `nohup command &` does, keeps that.
+    If SIGINT is ignored, as with `nohup command &`, it stays ignored.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return

@@ -20,7 +20,7 @@ from tests.suites.result import judge
 
 POD = "tests-in-image"
 FOLDER = "/tmp/work"
-COPIED = ("tests", "stratlab", "benchmarks/gpu", "docs/run_directory.md", "pyproject.toml", "images")
+COPIED = ("tests", "stratlab", "benchmarks/gpu", "docs/formats.md", "pyproject.toml", "images")
 TOOLS = ("pytest", "cloudpickle")
 PYTEST = ("python", "-m", "pytest", "-p", "no:cacheprovider", "--durations=10")
 

@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from stratlab.sweep.definition import Sweep
+import yaml
+
+from docs.building.sweep_page import write_sweep
+from stratlab.sweep.definition import Sweep, Tune
 from stratlab_spec.exit_codes import REASONS
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.fields import Settings
@@ -15,7 +18,7 @@ from tests.cluster.readme.path import LAST, REPLACED, read_path
 from tests.documents.commands import ROOT
 from tests.documents.test_commands import find_problems as find_command_problems
 
-PAGES = [ROOT / "docs/requirements.md", ROOT / "docs/requirements_running.md"]
+PAGE = ROOT / "docs/requirements.md"
 ASKED = {"P": 11, "M": 18, "D": 12, "S": 19, "O": 11, "L": 21, "W": 7, "X": 16, "T": 13, "E": 8, "G": 9}
 """Rows of the source's eleven tables; beside them there are twelve decisions."""
 IDS = [
@@ -33,42 +36,46 @@ SOURCES_OWN = {
 
 def find_problems(text: str) -> set[str]:
     """What is wrong with the pages: a row's name, and with which word."""
-    lines = [line for line in text.splitlines() if re.match(r"\| (S-|C\d)", line)]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    lines = [line for line in text.splitlines() if re.match(r"\|(S-|C\d)", line)]
+    rows = [[cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")] for line in lines]
     told = [row[0] for row in rows]
     found = {f"{name}: row" for name in {*IDS, *told} if told.count(name) != 1 or name not in IDS}
     return found | {f"{row[0]}: {problem}" for row in rows for problem in _judge(row)}
 
 
 def _judge(row: list[str]) -> Iterator[str]:
-    if len(row) != 4 or not all(row):
+    if len(row) != 4 or not all(row[:3]):
         yield "cell"
         return
     _, _, where, state = row
     word, _, rest = state.partition(" ")
-    known = {"open:": len(rest.split()) >= 3, "here": not rest}
-    known["GPU"] = bool(re.fullmatch(r"`(stratlab sweep|make gpu) [^`]+`", rest))
+    known = {"open:": len(rest.split()) >= 3, "": not rest}
+    if word == "GPU:":
+        name = rest.strip("`")
+        known[word] = (
+            name == "make gpu" or (ROOT / "experiments" / f"{name.replace('/', '/full/')}.yaml").exists()
+        )
     if not known.get(word) or not (SPAN.search(where) or LINK.search(where)):
         yield "state"
-    yield from (
-        span for span in SPAN.findall(f"{where} {state}") if span not in SOURCES_OWN and not _exists(span)
-    )
-    yield from (target for target in LINK.findall(where) if not (PAGES[0].parent / target).exists())
+    yield from (span for span in SPAN.findall(where) if span not in SOURCES_OWN and not _exists(span))
+    yield from (target for target in LINK.findall(where) if not (PAGE.parent / target).exists())
 
 
 def _exists(span: str) -> bool:
-    if span.startswith("run.config."):
-        return span.removeprefix("run.config.") in Config.model_fields
+    if span in Config.model_fields:
+        return True
     if span.startswith(("stratlab ", "python ", "make ")):
         return not [*find_command_problems(span)]
     return re.fullmatch(r"[A-Za-z_.]+(/[A-Za-z0-9_.-]+)*/?", span) is not None and (ROOT / span).exists()
 
 
 def test_everything_is_there_once_and_what_it_names_exists() -> None:
-    assert len(IDS) == 157 and find_problems("\n".join(page.read_text() for page in PAGES)) == set()
+    assert len(IDS) == 157 and find_problems(PAGE.read_text()) == set()
 
 
-STOPS, FAULTS = ((ROOT / "docs" / name).read_text() for name in ("stops.md", "faults.md"))
+STOPS, FAULTS, CODES = (
+    (ROOT / "docs" / name).read_text() for name in ("stops.md", "faults.md", "troubleshooting.md")
+)
 IN_A_CHART = {"grace_s": 120, "wait_s": 86400, "allow_faults": False}
 """Setting -> what the charts give (charts/run/values.yaml)."""
 WORDS = {False: "off", True: "on", "": ""}
@@ -81,10 +88,10 @@ def read_table(title: str, page: str = STOPS) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
-def find_stop_problems(page: str, faults: str) -> list[str]:
+def find_stop_problems(page: str, faults: str, codes: str) -> list[str]:
     """What the pages say otherwise than the code."""
     problems = []
-    told = {int(code): reason for code, reason in read_table("Exit codes", page)}
+    told = {int(code): reason for code, reason in read_table("Exit codes", codes)}
     problems += [f"exit code {code}" for code in sorted(told.keys() ^ REASONS.keys())]
     for code in told.keys() & REASONS.keys():
         if REASONS[code].split(",")[0].split(" ")[0] != re.split(r"[ ,:]", told[code])[0]:
@@ -107,29 +114,12 @@ def find_stop_problems(page: str, faults: str) -> list[str]:
 
 
 def test_exit_codes_kinds_and_defaults_are_those_of_the_code() -> None:
-    assert find_stop_problems(STOPS, FAULTS) == []
-
-
-def test_every_setting_about_stops_is_told() -> None:
-    """Those of checkpoints and attempts, by their names."""
-    told = {word for row in read_table("Settings") for word in re.findall(r"`(\w+)`", row[0])}
-    begins = (
-        *("checkpoint_", "resume", "max_attempts", "deadline_s"),
-        *("collective_", "on_not_", "oom_", "fault"),
-    )
-    assert {name for name in Settings.model_fields if name.startswith(begins)} <= told
+    assert find_stop_problems(STOPS, FAULTS, CODES) == []
 
 
 def test_every_key_of_a_sweep_is_described_with_its_default() -> None:
-    text = Path("docs/compare.md").read_text()
-    part = text.partition("## Many runs from one file")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", part, flags=re.MULTILINE)
-    assert {name for name, _ in rows} == set(Sweep.model_fields)
-    for name, told in rows:
-        field = Sweep.model_fields[name]
-        assert (told == "needed") is field.is_required(), name
-        if isinstance(field.default, str | int):
-            assert str(field.default) in told, name
+    rows = re.findall(r"^\| `(\w+)` \| (\S.*) \| (.+) \|$", write_sweep(Path()), flags=re.MULTILINE)
+    assert [name for name, *_ in rows] == [*Sweep.model_fields, *Tune.model_fields]
 
 
 def test_the_path_leads_from_the_operator_to_the_sweep() -> None:
@@ -149,3 +139,28 @@ def test_the_path_leads_from_the_operator_to_the_sweep() -> None:
     ]
     assert [command for command in told if command in path] == path
     assert set(REPLACED) <= set(told), "what is not told any more needs no replacement"
+
+
+SIZES = {"README.md": 8_000, "LAB.md": 25_000, "CHANGELOG.md": 6_000, "docs/architecture.md": 20_000}
+PAGE_BYTES, USER_BYTES = 14_000, 170_000
+LONG = ("docs/codes.md", "docs/troubleshooting.md")
+
+
+def test_pages_keep_their_sizes() -> None:
+    """The sum is of hand-written pages outside the section Contributors."""
+    sections = {
+        title: pages
+        for each in yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+        for title, pages in each.items()
+    }
+    sizes = {page.relative_to(ROOT).as_posix(): page.stat().st_size for page in (ROOT / "docs").rglob("*.md")}
+    sizes |= {name: (ROOT / name).stat().st_size for name in SIZES}
+    assert {
+        name: size for name, size in sizes.items() if name not in LONG and size > SIZES.get(name, PAGE_BYTES)
+    } == {}
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+    users = [page for title, pages in sections.items() if title != "Contributors" for page in pages]
+    assert (
+        sum(sizes[page] for page in users if page in sizes and page not in (*SIZES, "docs/codes.md"))
+        <= USER_BYTES
+    )

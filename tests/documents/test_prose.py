@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.building.prose import LONGEST, find_problems, list_pages, read_page
+from docs.building.prose import LONGEST, drop_lists, find_problems, list_pages, read_page
 
 
 def test_pages_pass_the_style_guide() -> None:
@@ -24,10 +24,16 @@ def test_pages_pass_the_style_guide() -> None:
         ("| file | What the rank wrote lies beside it. |", 3),
         (f"{'word ' * LONGEST}end.", 1),
         (f"{'word ' * (LONGEST - 1)}end.", 0),
-        ("```\nnobody told it\n```\n\n* Where it fails, nothing is written.", 2),
+        ("Three settings are there. The page, where it reports nothing, is how a reader asks for them.", 5),
+        ("```\nnobody told it\n```\n\n* Where it fails, nothing is written.", 3),
     ],
 )
 def test_wordings_and_long_sentences_are_found_outside_code(text: str, findings: int, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
     assert len([*find_problems(read_page(page))]) == findings
+
+
+def test_lists_of_arguments_and_diagrams_of_docstrings_are_not_read() -> None:
+    text = "Summary.\n\n    a ──▶ b\n\nArgs:\n    name: of the same.\n        and on.\n\nKept. Also kept."
+    assert drop_lists(text).split() == ["Summary.", "Args:", "Kept.", "Also", "kept."]

@@ -13,6 +13,7 @@ import yaml
 
 from experiments.catalogue import FOLDER, Experiment, Part, list_experiments, read_yaml
 from experiments.differences import find_clusters, find_differences
+from experiments.kept_runs import ARCHIVE
 from experiments.prepared import PREPARED
 from experiments.prepared import PREPARED as SOURCES
 from experiments.result import Outcome, find_complaints, keep_result, read_report, take_folder_out
@@ -127,9 +128,20 @@ def test_results_are_small_and_name_no_folder_of_a_machine() -> None:
         assert {path.relative_to(experiment.folder / "result").parts[0] for path in files} == parts
         most = max(MOST_BYTES, MOST_BYTES_OF_A_PART * len(parts))
         assert sum(path.stat().st_size for path in files) < most, experiment.name
-        for text in (path.read_text() for path in files):
+        for text in (path.read_text() for path in files if path.name != ARCHIVE):
             assert "/experiments-results" not in text
             assert not re.search(r'title="FOLDER[^"]*">(?!FOLDER/…)', text)
+
+
+def test_a_readme_names_the_parts_whose_runs_are_not_kept() -> None:
+    for experiment in EXPERIMENTS:
+        lost = {
+            p.name
+            for p in experiment.parts
+            if not (experiment.folder / "result" / p.name / ARCHIVE).is_file()
+        }
+        named = re.findall(r"Runs not kept: ([^(]+)\(", experiment.readme.read_text())
+        assert {name for names in named for name in re.findall(r"`([^`]+)`", names)} == lost, experiment.name
 
 
 @pytest.mark.parametrize("changed", ["small", "values"])
@@ -155,7 +167,7 @@ def test_an_earlier_result_stays_where_the_new_one_is_no_good(
     def keep(text: str, *complaints: str) -> None:
         (report / "summary.md").write_text(text)
         outcome = Outcome("an/example", 1.0, complaints, {})
-        keep_result(report, folder, outcome, "stratlab sweep", 1, "0123")
+        keep_result(report, folder, outcome, "stratlab sweep", 1, "0123", None)
 
     def fail(*_: object) -> None:
         raise KeyboardInterrupt

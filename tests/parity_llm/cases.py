@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.parity.suite import EXACT, Gates
-from tests.parity_llm.models import OTHER_FAMILIES, ROWS, SEQ_LEN
+from tests.parity_llm.models import FORMS, ROWS, SEQ_LEN
 
 STEPS, RATE, WEIGHT_DECAY, CLIP = 3, 1e-3, 0.01, 1.0
 TEACHER = "teacher"
@@ -273,14 +273,59 @@ TAUGHT = (
         for mesh in ("dp2", "tp2+sp", "pp2")
     ),
 )
-FURTHER = tuple(
+FORMS_BY_STRATEGY = tuple(
     case
-    for family in OTHER_FAMILIES
+    for form in FORMS
     for case in (
-        Case(family, "pp2.tp2+sp"),
-        Case(family, "cp2", packed=True),
-        Case(family, strategy="fsdp", world=2, packed=True),
-        Case(family, strategy="zero2", world=2),
+        Case(form, strategy="single", world=1, packed=True),
+        Case(form, strategy="ddp", world=2),
+        Case(form, strategy="fsdp", world=2, packed=True),
+        Case(form, strategy="zero2", world=2),
+        Case(form, strategy="zero3", world=2, packed=True),
+        Case(form, strategy="ddp", world=2, packed=True, settings=LORA),
     )
 )
-CASES = (*DENSE, *EXPERTS, *OTHER_STRATEGIES, *ADAPTERS, *HALF, *VARLEN, *TAUGHT, *FURTHER)
+LIKE_LLAMA = (
+    "llama",
+    "llama tied",
+    "mistral",
+    "mistral window",
+    "qwen2 window",
+    "qwen3",
+    "qwen3 tied",
+    "gemma3",
+)
+FORMS_BY_AXIS = tuple(
+    Case(form, mesh, packed=packed, micro=2 if mesh == "pp2" else 0)
+    for form in LIKE_LLAMA
+    for mesh, packed in (
+        ("pp2", True),
+        ("tp2", False),
+        ("pp2.tp2", True),
+        ("cp2", True),
+        ("dp2.tp2", True),
+    )
+)
+FURTHER_AXES = (
+    Case("llama", "tp2+sp", packed=True),
+    Case("gemma3", "tp2+sp", packed=True),
+    Case("gemma3", "cp2", packed=True, settings=CP_GATHER),
+    Case("gemma2", "pp2.tp2", packed=True),
+    Case("phi3", "pp2", packed=True),
+    Case("phi3", "cp2", packed=True),
+    Case("olmo2", "pp2.cp2", packed=True),
+    Case("mixtral", "pp2.tp2.ep2+sp", packed=True),
+    Case("gpt_oss", "pp2", packed=True),
+    Case("gpt2", "dp2", packed=True),
+    Case("gpt2", "cp2", packed=True),
+)
+FAMILY_CASES = (*FORMS_BY_STRATEGY, *FORMS_BY_AXIS, *FURTHER_AXES)
+"""Further families: what each of them has of its own, under every kind of sharding."""
+EVERY_CHANGE = (
+    Case("llama", strategy="fsdp", world=2, packed=True),
+    Case("gemma3", strategy="single", world=1, packed=True),
+    Case("gemma3", "pp2", packed=True, micro=2),
+    Case("gemma3", "tp2"),
+)
+"""Two of the families, for `make test`."""
+CASES = (*DENSE, *EXPERTS, *OTHER_STRATEGIES, *ADAPTERS, *HALF, *VARLEN, *TAUGHT)

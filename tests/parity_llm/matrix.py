@@ -13,7 +13,7 @@ import pytest
 from tests.covering import choose_cover
 from tests.forks import Forks
 from tests.parity.suite import DID_NOT_END, Difference, Found, Matrix, within
-from tests.parity_llm.cases import CASES, LARGE, STEPS, TEACHER, Case
+from tests.parity_llm.cases import CASES, EVERY_CHANGE, FAMILY_CASES, LARGE, STEPS, TEACHER, Case
 from tests.parity_llm.models import MODELS, write_models
 from tests.parity_llm.mutations import MUTATIONS
 from tests.parity_llm.reference import train_plain_models
@@ -60,8 +60,8 @@ def _without_twins(cases: list[Case]) -> tuple[Case, ...]:
     return tuple({case.name: case for case in cases}.values())
 
 
-_SEEN = _without_twins([mutation.case for mutation in MUTATIONS])
-"""That a fault is caught in a case says something where the case itself holds."""
+_SEEN = _without_twins([*(mutation.case for mutation in MUTATIONS), *EVERY_CHANGE])
+"""That a fault is caught in a case says something where the case itself holds; and two of the further families."""
 _ALL = _without_twins([*CASES, *_SEEN])
 COMPOSED = tuple(
     case for case in CASES if case.name in ("nd pp2.cp2 tied packed", "nd cp2.dp2.ep4 moe packed")
@@ -69,7 +69,7 @@ COMPOSED = tuple(
 """On 4 ranks, beside those with faults: what two axes make of each other. All compositions, to 16 ranks, at night."""
 _TWO = [case for case in _ALL if case.world_size <= 2 or case in (*_SEEN, *COMPOSED)]
 _SMALL = choose_cover(_TWO, traits_of, lambda case: case.world_size, _without_twins([*_SEEN, *COMPOSED]))
-FULL = Matrix("full", (*_ALL, *LARGE), PARITY_LLM, STEPS, RESHARDINGS)
+FULL = Matrix("full", _without_twins([*_ALL, *FAMILY_CASES, *LARGE]), PARITY_LLM, STEPS, RESHARDINGS)
 SMALL = Matrix("small", tuple(_SMALL), PARITY_LLM_SMALL, STEPS, (STATE_LOST.pair,))
 
 

@@ -16,8 +16,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stratlab_spec.models.decoder import FAMILIES
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -61,12 +59,56 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         EXPERTS | {"tie_word_embeddings": False, "num_attention_heads": 8, "num_key_value_heads": 4},
     ),
 }
-OTHER_FAMILIES = tuple(family for family in FAMILIES if family not in {of for of, _ in MODELS.values()})
-"""Whose one model here is called like them."""
-MODELS |= {
-    family: (family, (EXPERTS if FAMILIES[family].experts else DENSE) | {"tie_word_embeddings": False})
-    for family in OTHER_FAMILIES
+WINDOW = {"sliding_window": 6}
+"""Shorter than most documents."""
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0}
+LLAMA3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+SPREAD = {"num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16}
+"""Stages of unequal length, several kv heads per rank, heads that do not share the hidden size."""
+CAPPED = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5, "query_pre_attn_scalar": 16}
+LOCAL_GLOBAL = {
+    **WINDOW,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 4.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    },
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
+UNTIED, TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", DENSE | SPREAD | UNTIED | {"rope_parameters": LLAMA3}),
+    "llama tied": ("llama", DENSE | TIED | {"attention_bias": True, "mlp_bias": True}),
+    "mistral": ("mistral", DENSE | SPREAD | UNTIED | {"sliding_window": None}),
+    "mistral window": ("mistral", DENSE | TIED | WINDOW),
+    "qwen2 window": (
+        "qwen2",
+        DENSE | SPREAD | UNTIED | WINDOW | {"use_sliding_window": True, "max_window_layers": 1},
+    ),
+    "qwen3": ("qwen3", DENSE | SPREAD | UNTIED),
+    "qwen3 tied": ("qwen3", DENSE | TIED | {"head_dim": 32}),
+    "gemma2": ("gemma2", DENSE | TIED | WINDOW | CAPPED | {"head_dim": 16}),
+    "gemma3": ("gemma3_text", DENSE | SPREAD | TIED | LOCAL_GLOBAL | CAPPED),
+    "phi3": ("phi3", DENSE | UNTIED | WINDOW),
+    "olmo2": ("olmo2", DENSE | UNTIED),
+    "gpt2": (
+        "gpt2",
+        {"vocab_size": VOCAB, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
+        | dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    ),
+    "mixtral": (
+        "mixtral",
+        DENSE | UNTIED | {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32},
+    ),
+    "gpt_oss": (
+        "gpt_oss",
+        DENSE
+        | UNTIED
+        | WINDOW
+        | {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "head_dim": 16},
+    ),
+}
+"""Of the families that the other models here do not have, and what they leave untried."""
+MODELS |= FORMS
 
 
 def write_models(folder: Path, names: Collection[str] = tuple(MODELS)) -> None:
@@ -76,17 +118,17 @@ def write_models(folder: Path, names: Collection[str] = tuple(MODELS)) -> None:
 
     for name in names:
         family, shape = MODELS[name]
-        row = FAMILIES[family]
-        configuration = getattr(transformers, row.configuration)(**shape, pad_token_id=None, **row.off)
-        model = getattr(transformers, row.model)(configuration)
+        configuration = transformers.CONFIG_MAPPING[family](**shape, pad_token_id=None)
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(configuration)
         draw = torch.Generator().manual_seed(1)
         with torch.no_grad():
-            for key, parameter in model.named_parameters():
+            for parameter in model.parameters():
                 noise = torch.randn(parameter.shape, generator=draw)
                 if parameter.ndim > 1:
                     parameter.copy_(0.08 * noise)
-                else:
-                    parameter.copy_(("norm" in key) + 0.1 * noise)
+                else:  # from where the family starts: a Gemma norm from 0
+                    parameter.add_(0.1 * noise)
         model.save_pretrained(folder / name)
 
 

@@ -23,6 +23,17 @@ def _tied_not_summed(whole: Any) -> Any:
     return without_sum
 
 
+def _head_untied(whole: Any) -> Any:
+    def untied(*given: Any, **known: Any) -> Any:
+        import torch
+
+        decoder = whole(*given, **known)
+        decoder.head.weight = torch.nn.Parameter(decoder.head.weight.detach().clone())
+        return decoder
+
+    return untied
+
+
 def _own_columns(change: Callable[[Any, dict[str, Any]], None]) -> tuple[str, Callable[[Any], Any]]:
     """`change(inputs, known)` edits what a stage is told of its columns."""
 
@@ -260,5 +271,35 @@ MUTATIONS = (
                 axis for axis, placement in enumerate(placements) if not placement.is_replicate()
             ]
         ),
+    ),
+    Fault(
+        "a sliding window ignored",
+        Case("gemma3", strategy="single", world=1, packed=True),
+        "trainer.models.packing:DocumentMask.bias_of",
+        lambda whole: lambda self, window: self.bias,
+    ),
+    Fault(
+        "a soft cap on the logits forgotten",
+        Case("gemma3", strategy="single", world=1, packed=True),
+        "trainer.models.decoder:read_logits",
+        lambda whole: lambda config: (whole(config)[0], 0.0),
+    ),
+    Fault(
+        "a soft cap on the scores forgotten",
+        Case("gemma2", strategy="single", world=1, packed=True),
+        "trainer.models.decoder:SCORES_KEPT",
+        lambda whole: (),
+    ),
+    Fault(
+        "gradients of norms of q and k not summed over tp",
+        Case("gemma3", "tp2"),
+        "trainer.parallel.tensor:Partial",
+        _router_not_summed,
+    ),
+    Fault(
+        "a tied head untied",
+        Case("gemma3", strategy="single", world=1, packed=True),
+        "trainer.models.decoder_build:build_decoder",
+        _head_untied,
     ),
 )

@@ -35,7 +35,8 @@ def _train(folder: Path, packed: bool, teacher: Path | None) -> dict[str, Any]:
     from trainer.data.text.token_rows import IGNORED
 
     def load(path: Path) -> Any:
-        return AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa", dtype=torch.float32)
+        # not every family has the faster one
+        return AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager", dtype=torch.float32)
 
     model = load(folder).train()
     master = load(teacher).eval() if teacher else None

@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 
+from docs.pictures.devtools import open_browser
 from stratlab.analysis.mlflow_upload import build_numbers
 from stratlab.tracking import TRACE
 from stratlab.wording import format_number
 from stratlab_spec.mlflow_run import name_metric
 from tests.programs import find_python
-from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
+from tests.stratlab.browser import ABSENT, CHROMIUM, LOADED, serve
 from trainer.launch.mlflow_sender import line_points
 
 STRATEGIES = ["ddp", "fsdp"]
@@ -158,10 +159,12 @@ def test_every_surface_has_the_same_number_for_the_same_fact(demo: Path, report:
 
 
 @pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=ABSENT)
-def test_a_report_shows_tables_and_plots_in_a_browser_and_loads_nothing(demo: Path, tmp_path: Path) -> None:
+def test_a_report_shows_tables_and_plots_in_a_browser_and_loads_nothing(demo: Path) -> None:
     """That of the comparison; pages of an analysis: tests/stratlab/analysis/reporting/in_browser."""
-    with serve(demo) as address:
-        seen = visit(f"{address}/report.html", tmp_path)
-    assert seen.requests == [f"{address}/report.html"]
-    assert seen.dom.count("<table") >= 4 and seen.dom.count("<svg") >= 4
-    assert "fsdp" in seen.dom and "gloo" in seen.dom
+    with serve(demo) as address, open_browser(1200, 900) as page:
+        page.open(f"{address}/report.html")
+        page.wait("document.readyState === 'complete' && document.querySelector('h1') !== null")
+        assert page.run(LOADED) == []
+        dom = page.run("document.documentElement.outerHTML")
+    assert dom.count("<table") >= 4 and dom.count("<svg") >= 4
+    assert "fsdp" in dom and "gloo" in dom

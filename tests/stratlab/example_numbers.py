@@ -45,26 +45,19 @@ def build_metrics(
         stamp = {"t": begun + step * 0.012, "attempt": 1, "step": step}
         loss = 2.3 * math.exp(-step / 25) + 0.05 + 0.01 * math.sin(5 * step)
         wobble = pace * (1 + 0.04 * math.sin(3 * step))
-        times = {"data_ms": 0.2, "forward_ms": 4.0 * wobble, "backward_ms": 6.0 * wobble, "optimizer_ms": 1.0}
+        passes = (4.0 * wobble, 6.0 * wobble)
         if step_ms is not None:
-            left_ms = step_ms - 1.3
-            times = {
-                "data_ms": 0.2,
-                "forward_ms": 0.4 * left_ms,
-                "backward_ms": 0.6 * left_ms,
-                "optimizer_ms": 1.0,
-            }
+            passes = (0.4 * (step_ms - 1.3), 0.6 * (step_ms - 1.3))
+        times = dict(zip((f"{phase}_ms" for phase in PHASES), (0.2, *passes, 1.0), strict=True))
         train = {
             "kind": "train",
             "loss": loss + loss_shift,
             "grad_norm": 1.2 / step + loss_shift,
-            "lr": settings["lr"],
-            "samples": settings["global_batch_size"],
             "skipped": 0,
-            "step_time_ms": sum(times.values()) + 0.1,
-            "profiled": 0 <= step - settings["profile_first_step"] < settings["profile_steps"],
         }
-        lines.append({**stamp, **train, **times})
+        train |= {"lr": settings["lr"], "samples": settings["global_batch_size"]}
+        train["profiled"] = 0 <= step - settings["profile_first_step"] < settings["profile_steps"]
+        lines.append({**stamp, **train, **times, "step_time_ms": sum(times.values()) + 0.1})
         if step % 20 == 0 or step == steps:
             accuracy = 97.0 - 60 * math.exp(-step / 15)
             found = {"validation_loss": loss + 0.02, "validation_accuracy_pct": accuracy}
@@ -129,33 +122,22 @@ def build_analysis(summary: dict[str, Any], world_size: int, pace: float) -> dic
     step_ms = summary["step_time_ms_p50"]
     plain_ms = step_ms / pace  # of ddp
     talk = TALK.get(summary["strategy"], {}) if world_size > 1 else {}
-    ms = {
-        "copy": 0.01 * plain_ms,
-        "data": 0.02 * plain_ms,
-        "host": 0.03 * plain_ms,
-        "other_idle": 0.01 * plain_ms,
-    }
+    shares = {"copy": 0.01, "data": 0.02, "host": 0.03, "other_idle": 0.01}
+    ms = {part: share * plain_ms for part, share in shares.items()}
     ms |= {"compute": 0.85 * plain_ms if talk else step_ms - sum(ms.values())}
     exposed_ms = step_ms - sum(ms.values())
     exposed = {name: share * exposed_ms for name, share in talk.items()}
     entries = [{"part": part, "collective": None, "axis": None, "ms": value} for part, value in ms.items()]
-    entries += [
-        {"part": "comm", "collective": name, "axis": None, "ms": value} for name, value in exposed.items()
-    ]
+    entries += [{"part": "comm", "collective": name, "axis": None, "ms": ms} for name, ms in exposed.items()]
     hidden_ms = 0.4 if talk else 0.0
-    row = {
-        "step_ms": step_ms,
-        "compute_pct": 100 * ms["compute"] / step_ms,
-        "comm_pct": 100 * (exposed_ms + hidden_ms) / step_ms if talk else 0.0,
-        "comm_exposed_pct": 100 * exposed_ms / step_ms if talk else 0.0,
-        "comm_overlap_pct": 100 * hidden_ms / (exposed_ms + hidden_ms) if talk else None,
-        "copy_exposed_pct": 100 * ms["copy"] / step_ms,
-        "idle_pct": 100 * (ms["data"] + ms["host"] + ms["other_idle"]) / step_ms,
-        "data_wait_pct": 100 * ms["data"] / step_ms,
-        "host_wait_pct": 100 * ms["host"] / step_ms,
-        "straggler_pct": 0.0,
-        **{f"{phase}_ms": summary[f"{phase}_ms_p50"] for phase in PHASES},
-    }
+    told_ms = {"compute": ms["compute"], "copy_exposed": ms["copy"], "straggler": 0.0}
+    told_ms |= {"comm": exposed_ms + hidden_ms if talk else 0.0, "comm_exposed": exposed_ms if talk else 0.0}
+    told_ms |= {"data_wait": ms["data"], "host_wait": ms["host"]}
+    told_ms["idle"] = ms["data"] + ms["host"] + ms["other_idle"]
+    row = {f"{name}_pct": 100 * value / step_ms for name, value in told_ms.items()}
+    row |= {f"{phase}_ms": summary[f"{phase}_ms_p50"] for phase in PHASES}
+    row["comm_overlap_pct"] = 100 * hidden_ms / (exposed_ms + hidden_ms) if talk else None
+    row["step_ms"] = step_ms
     hta = {"status": "ok", "reason": "", "seconds": 0.1, "tables": []}
     if not on_gpu:
         hta |= {"status": "unsupported", "reason": "needs GPU kernels, and these are CPU traces"}
@@ -166,16 +148,8 @@ def build_analysis(summary: dict[str, Any], world_size: int, pace: float) -> dic
         "parts": entries,
         "ranks": [{"rank": rank, "steps": 3, **row} for rank in range(world_size)],
         "collectives": [
-            {
-                "rank": rank,
-                "name": name,
-                "collective": name,
-                "axis": None,
-                "bytes": 3_000_000,
-                "total_ms": 3 * (value + hidden_ms * talk[name]),
-                "exposed_ms": 3 * value,
-                "wait_ms": 0.0,
-            }
+            {"rank": rank, "name": name, "collective": name, "axis": None, "bytes": 3_000_000, "wait_ms": 0.0}
+            | {"total_ms": 3 * (value + hidden_ms * talk[name]), "exposed_ms": 3 * value}
             for rank in range(world_size)
             for name, value in exposed.items()
         ],

@@ -1,4 +1,4 @@
-"""A complete, plausible run directory without a training: fields as docs/run_directory.md gives them.
+"""A complete, plausible run directory without a training: fields as docs/formats.md gives them.
 
     build_run_dir(tmp_path / "demo", "ddp", "ddp")
     build_run_dir(tmp_path / "demo", "fsdp", "fsdp", seed=1, device="cuda", status="failed")
@@ -13,14 +13,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from tests.stratlab.example_numbers import (
-    THREE,
-    build_analysis,
-    build_evaluation,
-    build_metrics,
-    build_summary,
-    write_traces,
-)
+from tests.stratlab import example_numbers as numbers
+from tests.stratlab.example_numbers import THREE
 
 GIB = 2**30
 CPU = {"device_type": "cpu", "device_name": "Example CPU, 4 cores", "backend": "gloo"}
@@ -62,8 +56,8 @@ def build_run_dir(
     pace, speed = PACE.get(strategy, 1.0), changes.get("samples_per_s")
     step_ms = 1e3 * config["config"]["global_batch_size"] / speed if speed else None
     begun = 1.7e9 + 100 * (zlib.crc32(run.encode()) % 1_000_000)  # one run after the other, in some order
-    metrics = build_metrics(config, pace, loss_shift, begun, step_ms)
-    summary = build_summary(config, ranks, metrics)
+    metrics = numbers.build_metrics(config, pace, loss_shift, begun, step_ms)
+    summary = numbers.build_summary(config, ranks, metrics)
     unused = changes.keys() - _names(config) - _names(ranks) - summary.keys()
     if unused:
         raise TypeError(f"no field of a run directory: {', '.join(sorted(unused))}")
@@ -85,11 +79,13 @@ def build_run_dir(
     for i, rank in enumerate(ranks):
         write_json(folder / f"ranks/rank{i}.json", rank)
     write_json(folder / "summary.json", summary)
-    write_json(folder / "evaluation.json", build_evaluation(summary))
+    write_json(folder / "evaluation.json", numbers.build_evaluation(summary))
     if config["config"]["profile_steps"]:
-        write_json(folder / "traces/manifest.json", write_traces(folder / "traces", config, len(ranks)))
+        write_json(
+            folder / "traces/manifest.json", numbers.write_traces(folder / "traces", config, len(ranks))
+        )
     if analysis:
-        write_json(folder / "analysis/report.json", build_analysis(summary, len(ranks), pace))
+        write_json(folder / "analysis/report.json", numbers.build_analysis(summary, len(ranks), pace))
     return folder
 
 
@@ -105,15 +101,11 @@ def _config(comparison: str, run: str, strategy: str, device: str) -> dict[str, 
     config: dict[str, Any] = json.loads((THREE / "ddp" / "config.json").read_text())
     world_size = 1 if strategy == "single" else 2
     shard = world_size if strategy in ("fsdp", "zero2") else 1
-    _change(
-        config, {"run": run, "comparison": comparison, "strategy": strategy, "hosts": [f"{run}-worker-0"]}
-    )
-    config["resolved"] |= {
-        "world_size": world_size,
-        "processes_per_node": world_size,
-        "axes": {"dp_replicate": world_size // shard, "dp_shard": shard},
-        "grad_accum_steps": 2 // world_size,
-    }
+    known = {"run": run, "comparison": comparison, "strategy": strategy}
+    _change(config, known | {"hosts": [f"{run}-worker-0"]})
+    axes = {"dp_replicate": world_size // shard, "dp_shard": shard}
+    config["resolved"] |= {"world_size": world_size, "processes_per_node": world_size, "axes": axes}
+    config["resolved"]["grad_accum_steps"] = 2 // world_size
     if device == "cpu":
         config["resolved"] |= CPU
     return config
@@ -125,19 +117,12 @@ def _rank(rank: int, config: dict[str, Any]) -> dict[str, Any]:
     words = (resolved["parameters"], resolved["parameters"], 2 * resolved["parameters"])
     told: dict[str, Any] = json.loads((THREE / "ddp" / "ranks" / "rank0.json").read_text())
     on_gpu = resolved["device_type"] == "cuda"
-    return {
-        **told,
-        "rank": rank,
-        "local_rank": rank,
-        "host": config["provenance"]["hosts"][0],
-        "gpu": told["gpu"] if on_gpu else None,
-        "device_type": resolved["device_type"],
-        "device_name": resolved["device_name"],
-        "peak_memory_gib": 1.5 * held[2] + 0.3 if on_gpu else None,
-        "state_memory_gib": {k: 4 * n * share / GIB for k, n, share in zip(kinds, words, held, strict=True)},
-        "initial_weights_sha256": resolved["initial_weights_sha256"],
-        "samples_seen": 64 * resolved["steps"] // resolved["world_size"],
-    }
+    told |= {name: resolved[name] for name in ("device_type", "device_name", "initial_weights_sha256")}
+    told |= {"rank": rank, "local_rank": rank, "host": config["provenance"]["hosts"][0]}
+    told |= {} if on_gpu else {"gpu": None}
+    told["peak_memory_gib"] = 1.5 * held[2] + 0.3 if on_gpu else None
+    told["state_memory_gib"] = {k: 4 * n * part / GIB for k, n, part in zip(kinds, words, held, strict=True)}
+    return told | {"samples_seen": 64 * resolved["steps"] // resolved["world_size"]}
 
 
 def _attempts(status: str, begun: float, nodes: list[str]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,47 +36,27 @@ class TextLayout:
     name: str
     dimensions: int
     axes: dict[str, int]
+    sent: dict[str, float]
+    bubble_pct: float | None = None
     sequence_parallel: bool = False
     missing: tuple[str, ...] = ()
-    sent: dict[str, float] = field(default_factory=dict)
-    bubble_pct: float | None = None
 
     @property
     def world_size(self) -> int:
         return math.prod(self.axes.get(axis, 1) for axis in ND_AXES)
 
 
+TWOS = {"pp": 2, "dp_shard": 2, "tp": 2}
 LAYOUTS = {
-    "llm-1d": TextLayout("dp8x1", 1, {"dp_replicate": 8}, sent={"dp_replicate": 8e6}),
-    "llm-2d": TextLayout(
-        "pp2.dp4", 2, {"pp": 2, "dp_shard": 4}, sent={"pp": 1e6, "dp_shard": 4e6}, bubble_pct=15.0
-    ),
-    "llm-3d": TextLayout(
-        "pp2.dp2.tp2",
-        3,
-        {"pp": 2, "dp_shard": 2, "tp": 2},
-        sent={"pp": 1e6, "dp_shard": 2e6, "tp": 5e6},
-        bubble_pct=9.0,
-    ),
-    "llm-4d": TextLayout(
-        "pp2.dp2.tp2+sp",
-        4,
-        {"pp": 2, "dp_shard": 2, "tp": 2},
-        sequence_parallel=True,
-        sent={"pp": 5e5, "dp_shard": 2e6, "tp": 5e6},
-        bubble_pct=8.0,
-    ),
-    "llm-5d": TextLayout(
-        "pp2.dp2.tp2+sp.ep4",
-        5,
-        {"pp": 2, "dp_shard": 2, "tp": 2, "ep": 4},
-        sequence_parallel=True,
-        sent={"pp": 5e5, "dp_shard": 1e6, "tp": 5e6, "ep": 3e6},
-        bubble_pct=12.0,
-    ),
-}
+    "llm-1d": TextLayout("dp8x1", 1, {"dp_replicate": 8}, {"dp_replicate": 8e6}, 0.0),
+    "llm-2d": TextLayout("pp2.dp4", 2, {"pp": 2, "dp_shard": 4}, {"pp": 1e6, "dp_shard": 4e6}, 15.0),
+    "llm-3d": TextLayout("pp2.dp2.tp2", 3, TWOS, {"pp": 1e6, "dp_shard": 2e6, "tp": 5e6}, 9.0),
+    "llm-4d": TextLayout("pp2.dp2.tp2+sp", 4, TWOS, {"pp": 5e5, "dp_shard": 2e6, "tp": 5e6}, 8.0, True),
+    "llm-5d": TextLayout("pp2.dp2.tp2+sp.ep4", 5, TWOS | {"ep": 4},
+                         {"pp": 5e5, "dp_shard": 1e6, "tp": 5e6, "ep": 3e6}, 12.0, True),
+}  # fmt: skip
 
-LACKING = TextLayout("pp8", 3, {"pp": 8}, missing=("data", "tensor"), sent={"pp": 1e6}, bubble_pct=60.0)
+LACKING = TextLayout("pp8", 3, {"pp": 8}, {"pp": 1e6}, 60.0, missing=("data", "tensor"))
 """A layout without two dimensions that its name promises."""
 
 
@@ -116,18 +96,10 @@ def _change_config(folder: Path, layout: TextLayout) -> dict[str, Any]:
     config["config"]["dimensions"] = layout.dimensions
     axes = dict.fromkeys((*ND_AXES, "ep"), 1) | layout.axes
     micro = config["config"]["micro_batch_size"] * axes["dp_replicate"] * axes["dp_shard"]
-    resolved |= TEXT_FACTS | {
-        "axes": axes,
-        "grad_accum_steps": config["config"]["global_batch_size"] // micro,
-        "layout": {
-            "name": layout.name,
-            "dimensions": layout.dimensions,
-            "missing": list(layout.missing),
-            "degenerate": bool(layout.missing),
-            "sequence_parallel": layout.sequence_parallel,
-            "reason": f"{layout.dimensions}D on {layout.world_size} processes",
-        },
-    }
+    resolved |= TEXT_FACTS | {"axes": axes}
+    resolved["grad_accum_steps"] = config["config"]["global_batch_size"] // micro
+    resolved["layout"] = {"name": layout.name, "missing": list(layout.missing), **_tell(layout)}
+    resolved["layout"]["reason"] = f"{layout.dimensions}D on {layout.world_size} processes"
     write_json(folder / "config.json", config)
     return config
 
@@ -174,17 +146,16 @@ def _change_summary(path: Path, config: dict[str, Any], layout: TextLayout) -> d
         "useful_tokens_per_s": rows_per_s * USEFUL,
         "useful_tokens_pct": 100 * USEFUL / SEQ_LEN,
         "flops_per_token_literature": TEXT_FACTS["flops_per_token_literature"],
-        "mfu_literature_pct": None,
         "flops_per_useful_token": 2.9e6,
-        "mfu_useful_pct": None,
-        "validation_perplexity": math.exp(summary["validation_loss"]),
-        "test_perplexity": math.exp(summary["test_loss"]),
-        "layout": layout.name,
-        "dimensions": layout.dimensions,
-        "degenerate": bool(layout.missing),
-        "missing_dimensions": list(layout.missing),
-        "sequence_parallel": layout.sequence_parallel,
-        "wire_bytes_per_axis": layout.sent,
+        **dict.fromkeys(("mfu_literature_pct", "mfu_useful_pct")),
+        **{f"{split}_perplexity": math.exp(summary[f"{split}_loss"]) for split in ("validation", "test")},
     }
+    summary |= {"layout": layout.name, "missing_dimensions": list(layout.missing), **_tell(layout)}
+    summary["wire_bytes_per_axis"] = layout.sent
     write_json(path, summary)
     return summary
+
+
+def _tell(layout: TextLayout) -> dict[str, Any]:
+    facts = {"dimensions": layout.dimensions, "sequence_parallel": layout.sequence_parallel}
+    return facts | {"degenerate": bool(layout.missing)}

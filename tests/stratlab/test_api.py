@@ -9,19 +9,15 @@ import pytest
 import stratlab.api
 import trainer.api
 from stratlab.analysis import run_analysis as analyze
-from stratlab.analysis.foreign_traces import Analysed
 from stratlab.analysis.hta_bridge import HtaRun
 from stratlab.api import analyze_traces, compare, open_run
-from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
 from tests.stratlab.simulated.small import build_cpu_trace
 
 
-def test_traces_of_another_program_are_analysed_and_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_traces_of_another_program_are_analysed_and_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(analyze, "run_hta", lambda *_, **__: HtaRun([], [], ""))
     for name, steps in (("ddp", 3), ("fsdp", 4)):
         build_cpu_trace(0, steps).write(tmp_path / "theirs" / name / "rank0.json")
@@ -33,7 +29,7 @@ def test_traces_of_another_program_are_analysed_and_compared(
     assert {one.folder.parent for one in analyze_traces("theirs")} == {Path("theirs-analysis")}
 
 
-def test_what_is_the_trainer_s_is_handed_on() -> None:
+def test_what_is_the_trainer_s_is_handed_on():
     for name in trainer.api.__all__:
         assert getattr(stratlab.api, name) is getattr(trainer.api, name)
     with pytest.raises(AttributeError):
@@ -47,7 +43,7 @@ def test_what_is_the_trainer_s_is_handed_on() -> None:
     assert {name.name for node in imports for name in node.names} == set(trainer.api.__all__)
 
 
-def test_what_is_no_run_or_no_path_is_named(tmp_path: Path) -> None:
+def test_what_is_no_run_or_no_path_is_named(tmp_path):
     (tmp_path / "notes.json").write_text("{}")
     build(tmp_path / "runs", ["ddp"])
     wrong: Any = ["a", "b"]
@@ -69,15 +65,7 @@ def test_what_is_no_run_or_no_path_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_a_record_is_printed_in_a_line() -> None:
-    lines = [{"kind": "train", "step": step, "loss": 1.0} for step in (1, 2)]
-    run = RunRecord("a", Path("c/a"), "finished", summary={"strategy": "ddp"}, metrics=lines)
-    assert repr(run) == "RunRecord(name='a', strategy='ddp', status='finished', steps=2, folder='c/a')"
-    shown = repr(Analysed("a", Path("c/a"), {"ranks": []}))
-    assert shown.endswith("why='')") and "ranks" not in shown
-
-
-def test_another_trainer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_trainer_is_named(tmp_path, monkeypatch):
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer/__init__.py").touch()
 

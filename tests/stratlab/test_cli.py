@@ -12,20 +12,14 @@ from typing import Any
 
 import pytest
 
-from stratlab import cli, rehearsal
+from stratlab import cli
 from stratlab.analysis import run_analysis as analyze
 from stratlab.compare import publishing as mlflow_entry
 from stratlab.compare import run_sources as experiment
 from stratlab.compare.run_sources import load_runs
-from stratlab.rehearsal import RunEnd
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
-from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
-VERBS = (
-    *("rehearse", "wait", "watch", "list", "logs", "fetch", "check", "sweep", "remove", "analyze", "verify"),
-    *("compare", "mlflow", "metrics replay"),
-)
 OF_RESULTS = (
     *("list", "compare", "analyze", "verify", "mlflow", "remove --yes", "metrics replay", "metrics serve"),
 )
@@ -66,15 +60,7 @@ def build_runs(root: Path) -> Path:
     return root
 
 
-def test_every_verb_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in VERBS:
-        assert call(*verb.split(), "--help") == 0
-        assert f"Example: stratlab {verb} " in capsys.readouterr().out
-
-
-def test_wrong_input_is_one_sentence_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_wrong_input_is_one_sentence_and_exit_code_2(capsys, tmp_path):
     runs, loop = build_runs(tmp_path / "runs"), tmp_path / "itself.json"
     loop.symlink_to(loop)  # root may write everywhere else
     for arguments, codes in (
@@ -99,10 +85,7 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
 
 
 @pytest.mark.parametrize("verb", OF_RESULTS)
-def test_where_there_is_nothing_every_verb_ends_with_3(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, verb: str
-) -> None:
-    """A folder that is not there, and one that holds no run; a file in place of a folder is typed wrongly."""
+def test_where_there_is_nothing_every_verb_ends_with_3(capsys, tmp_path, verb):
     nothing, other, file = tmp_path / "nothing", tmp_path / "other", tmp_path / "file"
     other.mkdir()
     for path in (file, other / "notes.txt"):
@@ -113,16 +96,7 @@ def test_where_there_is_nothing_every_verb_ends_with_3(
             assert capsys.readouterr().err.startswith(f"error: {place}: ")
 
 
-def test_wait_ends_with_1_at_the_deadline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("wait", tmp_path / "run", "--deadline-s", "0.1", "--poll-s", "0.05") == 1
-    assert f"{tmp_path}/run" in capsys.readouterr().err
-    (tmp_path / "attempts.jsonl").write_text('{"event": "ended", "exit_code": 10}\n')
-    assert call("wait", tmp_path) == 0
-
-
-def test_analyze_shows_its_numbers_and_prints_them_as_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_analyze_shows_its_numbers_and_prints_them_as_json(monkeypatch, capsys, tmp_path):
     asked: list[str | None] = []
 
     def analyze_run(run_dir: Path, *, tracking_uri: str | None, progress: Any, shares: int) -> dict[str, Any]:
@@ -152,9 +126,7 @@ def test_analyze_shows_its_numbers_and_prints_them_as_json(
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOTDIR])
-def test_a_place_that_refuses_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, number: int
-) -> None:
+def test_a_place_that_refuses_is_a_sentence(monkeypatch, capsys, tmp_path, number):
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(number, os.strerror(number), "/data/report.html")
 
@@ -164,19 +136,7 @@ def test_a_place_that_refuses_is_a_sentence(
     assert said.startswith("error: /data/report.html: ") and "Errno" not in said
 
 
-def test_a_share_that_cannot_be_left_is_a_sentence(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
-    (run / ".analysis-shares").touch()
-    for job in ([], ["--job", "j"]):
-        assert call("analyze", run, "--share", "0/2", *job) == 2
-        assert f"error: {run}/.analysis-shares" in capsys.readouterr().err
-
-
-def test_compare_of_an_experiment_is_logged_beside_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_compare_of_an_experiment_is_logged_beside_it(monkeypatch, capsys, tmp_path):
     runs, out = build_runs(tmp_path / "runs"), tmp_path / "out"
     asked: list[Any] = []
 
@@ -195,10 +155,7 @@ def test_compare_of_an_experiment_is_logged_beside_it(
     assert asked == [("e", "http://m", out / "runs"), (out, "e", "http://m", None)]
 
 
-def test_compare_prints_its_report_or_writes_it_to_a_file(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """--json as that of other commands, wherever it stands; FILE and - as ever."""
+def test_compare_prints_its_report_or_writes_it_to_a_file(capsys, tmp_path):
     runs, file = build_runs(tmp_path / "runs"), tmp_path / "found.json"
     for words in (
         (runs, "--json"),
@@ -219,9 +176,7 @@ def test_compare_prints_its_report_or_writes_it_to_a_file(
         file.unlink()
 
 
-def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(capsys, tmp_path):
     runs = {
         f"ddp-{lr}": {"lr": lr, "loss_shift": lr, "validation_accuracy_pct": 90 + 100 * lr}
         for lr in (0.001, 0.01)
@@ -237,17 +192,3 @@ def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(
     assert judge("--vary", "run.config.lr") == "comparable as a search"
     assert judge() == "not comparable", "the user's wish is of one call"
     assert judge("--vary", "lr", "--keep-varied") == judge() == "comparable as a search"
-
-
-def test_a_rehearsal_tells_its_runs_as_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def rehearse(request: Any, display: Any) -> list[RunEnd]:
-        display.say("training")
-        return [RunEnd("ddp", tmp_path / "demo" / "ddp", 0), RunEnd("fsdp", tmp_path / "demo" / "fsdp", 10)]
-
-    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
-    assert call("rehearse", "charts/ddp", "charts/fsdp", "--json") == 10
-    shown = capsys.readouterr()
-    assert [(run["run"], run["exit_code"]) for run in json.loads(shown.out)] == [("ddp", 0), ("fsdp", 10)]
-    assert "training" in shown.err

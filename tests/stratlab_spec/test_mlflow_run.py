@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from stratlab.compare.winners import METRICS
@@ -20,7 +18,7 @@ from stratlab_spec.mlflow_run import (
 )
 
 
-def test_what_decides_stands_in_front_in_the_charts_and_in_the_columns() -> None:
+def test_what_decides_stands_in_front_in_the_charts_and_in_the_columns():
     assert len(HEADLINES) == 20
     charted = {name for charts in SECTIONS.values() for names in charts for name in names}
     deciding = {metric.key for metric in METRICS}
@@ -38,24 +36,19 @@ def test_what_decides_stands_in_front_in_the_charts_and_in_the_columns() -> None
         ("rank12_gpu_power_w", "train", "detail/rank12_gpu_power_w"),
     ],
 )
-def test_only_headlines_have_no_prefix(name: str, kind: str, called: str) -> None:
+def test_only_headlines_have_no_prefix(name, kind, called):
     assert name_metric(name, kind) == called
 
 
 @pytest.mark.parametrize(
     ("stored", "found"),
-    [
-        ({"detail/lr"}, "detail/lr"),
-        ({"lr"}, "lr"),
-        ({"lr", "detail/lr"}, "detail/lr"),
-        (set(), "detail/lr"),
-    ],
+    [({"detail/lr"}, "detail/lr"), ({"lr"}, "lr"), ({"lr", "detail/lr"}, "detail/lr"), (set(), "detail/lr")],
 )
-def test_a_name_of_an_older_version_is_read_where_there_is_no_other(stored: set[str], found: str) -> None:
+def test_a_name_of_an_older_version_is_read_where_there_is_no_other(stored, found):
     assert find_stored_name(f"{DETAIL}lr", stored) == found
 
 
-def test_a_description_of_a_user_stays_and_one_that_is_too_long_is_cut() -> None:
+def test_a_description_of_a_user_stays_and_one_that_is_too_long_is_cut():
     note = build_note("x" * 2 * LONGEST_TAG)
     assert len(note) == LONGEST_TAG and may_describe(note)
     assert may_describe(None) and may_describe("") and not may_describe("mine")
@@ -74,9 +67,7 @@ def test_a_description_of_a_user_stays_and_one_that_is_too_long_is_cut() -> None
         ({"exit_code": None, "reason": "lost"}, {"samples_per_s": 10.0}, ("unknown", "lost")),
     ],
 )
-def test_a_run_is_described_by_how_it_ended(
-    ended: dict[str, Any], summary: dict[str, Any], told: tuple[str, ...]
-) -> None:
+def test_a_run_is_described_by_how_it_ended(ended, summary, told):
     said = describe_run(ended, summary)
     assert all(each in said for each in told)
     assert ("CPU" in said) is ("CPU" in told)

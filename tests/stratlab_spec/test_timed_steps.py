@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratlab_spec.timed_steps import (
-    RULE,
-    TOO_FEW,
-    TimedSteps,
-    build_step_numbers,
-    find_cut,
-    find_timed_steps,
-    read_step,
-)
+from stratlab_spec.timed_steps import RULE, TOO_FEW, build_step_numbers, find_cut, find_timed_steps, read_step
 
 STEADY_MS = 10.0
 SEEDS = range(10)
@@ -29,12 +21,12 @@ def build_times(warm_up_ms: list[float], seed: int) -> list[float]:
     return [STEADY_MS + added[i] + draw.gauss(0, 0.3) for i in range(200)]
 
 
-def test_a_step_in_the_times_is_cut_where_it_is() -> None:
+def test_a_step_in_the_times_is_cut_where_it_is():
     cuts = [find_cut(build_times([8.0] * 30, seed)) for seed in SEEDS]
     assert all(30 <= cut.steps <= 75 and cut.settled and cut.method == RULE for cut in cuts)
 
 
-def test_an_exponential_warm_up_is_cut_where_it_has_sunk_into_the_noise() -> None:
+def test_an_exponential_warm_up_is_cut_where_it_has_sunk_into_the_noise():
     for seed in SEEDS:
         times = build_times([20.0 * math.exp(-step / 10) for step in range(200)], seed)
         cut = find_cut(times)
@@ -43,19 +35,19 @@ def test_an_exponential_warm_up_is_cut_where_it_has_sunk_into_the_noise() -> Non
         assert sum(times[5:]) / 195 > STEADY_MS + 0.5, "the first 5 steps alone would not have been enough"
 
 
-def test_without_warm_up_little_is_left_out() -> None:
+def test_without_warm_up_little_is_left_out():
     cuts = sorted(find_cut(build_times([], seed)).steps for seed in range(50))
     assert cuts[0] == 5 and cuts[25] <= 40  # of noise alone the rule cuts something now and then
 
 
-def test_never_less_than_5_and_never_more_than_half() -> None:
+def test_never_less_than_5_and_never_more_than_half():
     draw = random.Random(0)
     for steps in range(1, 150):
         cut = find_cut([draw.expovariate(0.1) for _ in range(steps)])
         assert min(5, steps) <= cut.steps <= max(steps // 2, min(5, steps))
 
 
-def test_edges_of_the_rule() -> None:
+def test_edges_of_the_rule():
     never = find_cut([100.0 - step / 2 for step in range(100)])
     assert never.steps == 50 and not never.settled and find_cut([STEADY_MS] * 100).settled
     few = find_cut([1.0] * 12)
@@ -63,7 +55,7 @@ def test_edges_of_the_rule() -> None:
     assert few == find_cut([9.0] * 5 + [1.0] * 7)
 
 
-def test_a_batch_is_five_steps() -> None:
+def test_a_batch_is_five_steps():
     """By hand: batch means 9, 9, 1, 2, 1, 2; variance by number of batches 9.2 / 5, 0.25 / 4, 0.2222 / 3."""
     times = [9.0] * 10 + [1.0] * 5 + [2.0] * 5 + [1.0] * 5 + [2.0] * 5
     assert find_cut(times).steps == 10
@@ -88,7 +80,7 @@ def read(*lines: dict[str, Any], on_gpu: bool = False) -> dict[str, Any]:
     return build_step_numbers(find_timed_steps(steps, on_gpu), FACTS)
 
 
-def test_rates_are_those_of_the_median_step() -> None:
+def test_rates_are_those_of_the_median_step():
     found = read(line(6, 10.0), line(7, 20.0, forward_ms=3.0), line(8, 90.0, forward_ms=100.0))
     assert found["warmup"]["first_step"] == 6
     wanted = {
@@ -125,9 +117,7 @@ PROFILED = [line(6, 10.0), line(7, 900.0, profiled=True), line(8, 800.0), line(9
         "in another order",
     ],
 )
-def test_which_steps_count(lines: list[dict[str, Any]], on_gpu: bool, steps: int, median: float) -> None:
-    """Of a step that an attempt lost and the next one made again, the second; none that a profile slowed down, nor the
-    first five of an attempt."""
+def test_which_steps_count(lines, on_gpu, steps, median):
     found = read(*lines, on_gpu=on_gpu)
     assert (found["measured_steps"], found["step_time_ms_p50"]) == (steps, median)
 
@@ -141,17 +131,6 @@ def test_which_steps_count(lines: list[dict[str, Any]], on_gpu: bool, steps: int
         ("forward_ms", {"forward_ms_p50"}),
     ],
 )
-def test_what_one_step_does_not_tell_is_not_known(missing: str, unknown: set[str]) -> None:
+def test_what_one_step_does_not_tell_is_not_known(missing, unknown):
     found = read(line(6, 10.0), line(7, 20.0, **{missing: None}))
     assert {name for name, value in found.items() if value is None} == unknown
-
-
-def test_of_no_step_nothing_is_known() -> None:
-    found = build_step_numbers(TimedSteps(()), FACTS)
-    assert found.pop("measured_steps") == 0 and not any(found.values())
-
-
-def test_a_long_run_is_cut_in_one_pass() -> None:
-    """A hundred times as many steps in as many times the work."""
-    cut = find_cut([50.0] * 1000 + [10.0] * 199_000)
-    assert cut.steps == 1000 and cut.settled

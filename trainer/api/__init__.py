@@ -1,11 +1,11 @@
-"""The trainer from Python, for scripts and notebooks: what its commands do, and nothing beside it.
+"""The trainer's commands from Python, for scripts and notebooks.
 
     from trainer.api import deepspeed_config, load_data, load_model, run_experiment
 
     folder = run_experiment(strategy="ddp", model="cnn", image_size=16, epochs=2, processes=2)
     model = load_model(folder)
 
-Settings are given by their names, as to `--set`. torch is imported by `load_model` and by what it gives, not here.
+Settings have the same names as for `--set`. `load_model` imports torch; this module does not.
 """
 
 from stratlab_spec.exit_codes import DataMissing

@@ -1,7 +1,7 @@
 """`run_experiment` and `deepspeed_config`: settings by keyword, as the options of `python -m trainer`.
 
-`run_experiment` starts a run as a process of its own, as on a cluster; no state of it stays in the notebook.
-`deepspeed_config` gives what DeepSpeed gets of a ZeRO stage, before any process starts and without a GPU;
+`run_experiment` starts a run as a process of its own, as on a cluster; the notebook does not keep its state.
+`deepspeed_config` returns DeepSpeed's configuration for a ZeRO stage, before any process starts and without a GPU;
 `python -m trainer.settings deepspeed` prints the same.
 """
 
@@ -47,7 +47,7 @@ GIVEN = {OPTIONS: "1"}
 
 @contextmanager
 def named_settings() -> Iterator[None]:
-    """What is refused is called as it was given: `lr`, not TRAINER_LR."""
+    """Name rejected settings by their keyword in errors: `lr`, not TRAINER_LR."""
     try:
         yield
     except ConfigError as failure:
@@ -59,10 +59,10 @@ def named_settings() -> Iterator[None]:
 def build_options(
     config: str | Path | None, processes: int | None, settings: Mapping[str, Scalar]
 ) -> list[str]:
-    """What stands behind `python -m trainer`, without the name of the run.
+    """Return the options for `python -m trainer`, without the name of the run.
 
     Raises:
-        ConfigError: no process can be given the path of `config`.
+        ConfigError: the path of `config` cannot be passed to a process.
     """
     if config and not is_passable(str(config)):
         problem = f"config={str(config)!r}: holds a character that no process can be given [SL-config-path]"
@@ -78,13 +78,13 @@ def build_options(
 def read_settings(
     options: list[str], make_name: Callable[[Mapping[str, str]], str] = name_by_chart
 ) -> tuple[Config, str]:
-    """(the settings of these options and of the environment, processes on this machine as they were typed).
+    """Return (the settings of these options and of the environment, processes on this machine as typed).
 
     Args:
-        make_name: for a run that was given none.
+        make_name: for a run without a name.
 
     Raises:
-        ConfigError: naming everything that is wrong with them.
+        ConfigError: naming every problem.
     """
     found, _ = build_environment(options, os.environ, make_name)
     return Config.from_env(found), found[PER_NODE]
@@ -98,7 +98,7 @@ class ExperimentFailed(RuntimeError):
 
     Attributes:
         exit_code: of the trainer (docs/stops.md).
-        folder: the run directory, which holds what there was of it.
+        folder: the run directory with the run's results until then.
     """
 
     def __init__(self, exit_code: int, folder: Path, text: str) -> None:
@@ -111,18 +111,18 @@ class ExperimentFailed(RuntimeError):
 def run_experiment(
     *, config: str | Path | None = None, processes: int | None = None, echo: bool = True, **settings: Scalar
 ) -> Path:
-    """Trains, and returns the run directory. What `python -m trainer --config FILE --set key=value` would do.
+    """Train like `python -m trainer --config FILE --set key=value`, and return the run directory.
 
     Args:
-        config: a file of settings, or of a chart's values; `settings` win over it.
-        processes: on this machine; None = what the file says, else one per GPU, else one.
-        echo: what the run says is written to standard error as it comes.
-        settings: by their names (`python -m trainer.settings --schema`); None takes one of the file back. Without `run`
-            each call is a new run, which has a name of its strategy and the time.
+        config: a file of settings, or of a chart's values; `settings` override it.
+        processes: on this machine; None = the file's number, else one per GPU, else one.
+        echo: write the run's output to standard error while it runs.
+        settings: by their names (`python -m trainer.settings --schema`); None removes a setting of the file. Without
+            `run` each call is a new run, named after its strategy and the time.
 
     Raises:
         ConfigError: before anything is started, naming every wrong value, or every broken rule between right ones.
-        ExperimentFailed: the run ended otherwise than with 0; with 2 where settings do not fit processes or data.
+        ExperimentFailed: the run did not end with 0; 2 if settings do not fit processes or data.
     """
     options = build_options(config, processes, settings)
     asked, _ = read_settings(options, name_by_time)
@@ -135,7 +135,7 @@ def run_experiment(
 
 
 def name_by_time(env: Mapping[str, str], now: datetime | None = None) -> str:
-    """`ddp-20261125-154400`, or with -2, -3 ... after it where that folder is there: a cell may be run again."""
+    """Return `ddp-20261125-154400`, or with -2, -3 ... if that folder exists: a cell may be run again."""
     name = f"{name_by_chart(env)}-{now or datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = Path(env.get(RESULTS, DEFAULT_RESULTS)) / env.get(COMPARISON, "default")
     number, free = 1, name
@@ -146,7 +146,7 @@ def name_by_time(env: Mapping[str, str], now: datetime | None = None) -> str:
 
 
 def _follow(command: list[str], echo: bool) -> tuple[int, str]:
-    """Exit code and last lines. An interrupt is passed on, and the run saves a checkpoint before it ends."""
+    """Return exit code and last lines. An interrupt is passed on, and the run saves a checkpoint before it ends."""
     last: deque[str] = deque(maxlen=LAST_LINES)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout
@@ -176,18 +176,18 @@ def deepspeed_config(
     channels: int = 0,
     **settings: Scalar,
 ) -> dict[str, Any]:
-    """The content of the run's deepspeed.json: every key that DeepSpeed knows of, nothing left to its defaults.
+    """Return the content of the run's deepspeed.json: every key of DeepSpeed's, without relying on its defaults.
 
     Args:
-        config: a file of settings, or of a chart's values; `settings` win over it.
-        processes: on each node; None = what the file says, else one per GPU, else one.
-        device: that computes; on a CPU nothing is pinned, and the precision `auto` is fp32 instead of bf16.
-        labels, channels: of an image data set, which the model's size depends on; 0 = as known, else 1000 and 3.
+        config: a file of settings, or of a chart's values; `settings` override it.
+        processes: on each node; None = the file's number, else one per GPU, else one.
+        device: that computes; on a CPU memory is not pinned, and the precision `auto` is fp32 instead of bf16.
+        labels, channels: of an image data set, on which the model's size depends; 0 = as known, else 1000 and 3.
         settings: by their names, as of `run_experiment`; `strategy` is one of zero1, zero2, zero3 and zeropp.
 
     Raises:
         ConfigError: naming every broken rule, or a strategy that is not DeepSpeed's.
-        DataMissing: a model whose shape is not to be had.
+        DataMissing: a model whose shape is not available.
     """
     return build_deepspeed(build_options(config, processes, settings), nodes, device, labels, channels)
 
@@ -196,7 +196,7 @@ def deepspeed_config(
 def build_deepspeed(
     options: list[str], nodes: int, device: str, labels: int, channels: int
 ) -> dict[str, Any]:
-    """As `deepspeed_config`, of options as they are typed behind `python -m trainer`."""
+    """Do the same as `deepspeed_config`, with options as typed for `python -m trainer`."""
     asked, processes = read_settings(options)
     per_node = int(processes)
     if isinstance(nodes, bool) or not isinstance(nodes, SupportsIndex) or index(nodes) < 1:
@@ -244,7 +244,7 @@ Labels and channels of the data set, where they are not known: --labels 37 --cha
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the JSON; 0, or 2 or 3 with a sentence per broken rule."""
+    """Print the JSON; return 0, or 2 or 3 with a sentence per broken rule."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.settings deepspeed",
         description="DeepSpeed's configuration of a ZeRO stage, as a run of these settings gives it to DeepSpeed.",
@@ -252,9 +252,11 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_settings(parser, "settings as YAML, or a chart's values", "on each node; else what FILE says, else 1")
+    add_settings(
+        parser, "settings as YAML, or a chart's values", "on each node; default: FILE's number, else 1"
+    )
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (1)")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what computes (cuda)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="computing device (cuda)")
     parser.add_argument("--labels", type=int, default=0, metavar="N", help="classes of the images")
     parser.add_argument("--channels", type=int, default=0, metavar="N", help="channels of the images")
     given = parser.parse_args(arguments)

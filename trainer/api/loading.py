@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainer.tasks import Split
 
 OF_A_RUN = ("dataset_path",)
-"""Settings that may be given beside a run directory: where things lie here."""
+"""Settings that may be given with a run directory: places on this machine."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class LoadedData:
 
     Attributes:
         config: the settings as resolved.
-        splits: with `train`, `validation` and `test`. Of images each has `pixels(indices)`, uint8 [sample, channel,
-            height, width] as stored, and `labels`, int64 [sample]; of text `rows(indices)`: int64 [row, 2, token]
-            (ids and positions within the document) and int64 [row, token], the next token or -100 where none is learnt.
+        splits: with `train`, `validation` and `test`. Images have `pixels(indices)`, uint8 [sample, channel, height,
+            width] as stored, and `labels`, int64 [sample]. Text has `rows(indices)`: int64 [row, 2, token] (ids and
+            positions within the document) and int64 [row, token], the next token or -100 if it is not learnt.
     """
 
     config: Config
@@ -44,7 +44,8 @@ class LoadedData:
         return [] if self.config.is_text else self.splits.class_names  # type: ignore[union-attr]
 
     def batches(self, first_step: int = 1, device: str = "cpu") -> Iterator[Batch]:
-        """The batches of a run in one process, from this step to its last one: in its order, augmented, normalised.
+        """Yield the batches of a run in one process, from this step to its last one: in its order, augmented,
+        normalised.
 
         Raises:
             ConfigError, DataMissing: data that does not fit.
@@ -61,8 +62,11 @@ class LoadedData:
     def evaluation_batches(
         self, split: Split = "test", device: str = "cpu"
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """(inputs, labels) of a whole split in its order, `micro_batch_size` at a time, normalised, not augmented. The
-        label -100 fills up the last one, and stands where text is not learnt."""
+        """Yield (inputs, labels) of a whole split in its order, `micro_batch_size` at a time, normalised, not
+        augmented.
+
+        The label -100 fills up the last one, and marks text that is not learnt.
+        """
         from trainer.data.batches import Share, evaluation_batches, text_evaluation_batches
 
         part, alone = getattr(self.splits, split), Share(0, 1)
@@ -77,11 +81,11 @@ class LoadedData:
 def load_data(
     run: str | Path | None = None, *, config: str | Path | None = None, **settings: Scalar
 ) -> LoadedData:
-    """The three splits of a data set, and its batches. What a rank opens with the same settings.
+    """Return the three splits of a data set, as a rank opens them with the same settings.
 
     Args:
-        run: a run directory, whose settings are taken; beside it only `dataset_path` may be given.
-        config: a file of settings, or of a chart's values; `settings` win over it.
+        run: a run directory with the settings to use; only `dataset_path` may be given in addition.
+        config: a file of settings, or of a chart's values; `settings` override it.
         settings: by their names, as of `run_experiment`.
 
     Raises:
@@ -109,11 +113,11 @@ def load_model(
     config: str | Path | None = None,
     **settings: Scalar,
 ) -> Learner:
-    """A model on the CPU, ready to be called: inputs -> logits.
+    """Return a model on the CPU, ready to be called: inputs -> logits.
 
-    With `run` the weights that it has left, in evaluation mode; else those that a run with these settings starts from,
-    in training mode. An image model takes float [batch, channel, height, width], a language model int64
-    [batch, 2, token], ids and positions, as `LoadedData.batches` gives them.
+    With `run` it has the weights of that run, in evaluation mode. Otherwise it has the weights from which a run with
+    these settings starts, in training mode. An image model takes float [batch, channel, height, width], a language
+    model int64 [batch, 2, token], ids and positions, as `LoadedData.batches` gives them.
 
     Args:
         run: a run directory with exported weights. A run leaves them if its `checkpoint_every` was above 0, or if it
@@ -122,8 +126,8 @@ def load_model(
         config, settings: as of `load_data`.
 
     Raises:
-        ConfigError: settings that are wrong, no run directory, or `weights` that name nothing.
-        DataMissing: no weights, or no data: what tells how many classes there are.
+        ConfigError: settings that are wrong, no run directory, or unknown `weights`.
+        DataMissing: no weights, or no data, which sets the number of classes.
     """
     asked = _read(run, str(weights), config, settings)
     from trainer.data.batches import Share
@@ -136,11 +140,7 @@ def load_model(
 def _read(
     run: str | Path | None, weights: str | None, config: str | Path | None, settings: dict[str, Scalar]
 ) -> Config:
-    """The settings, with the token cache of a language model made where it is not there.
-
-    Args:
-        weights: of the run, to start from; None = as it did.
-    """
+    """Return the settings; build a language model's token cache if it is missing."""
     if run is None:
         found, _ = read_settings(build_options(config, 1, settings))
     elif isinstance(run, str | os.PathLike):
@@ -150,7 +150,7 @@ def _read(
     if found.is_text:
         from trainer.prepare.preparation import ensure_cache
 
-        ensure_cache(found, lambda _: None)  # whoever loads is not told of the cache
+        ensure_cache(found, lambda _: None)  # loading a model does not report the cache
     return found
 
 
@@ -168,7 +168,7 @@ def _read_run(
     ][:1]
     if more:
         problems = [
-            f"{', '.join(more)}: not beside a run directory, whose settings hold; expected {', '.join(OF_A_RUN)} "
+            f"{', '.join(more)}: not with a run directory, which has its own settings; expected {', '.join(OF_A_RUN)} "
             "[SL-setting-beside-run]"
         ]
     if problems:

@@ -92,7 +92,7 @@ class Staging:
 
 
 class ShardedStaging:
-    """The plan and the copy memory that one engine keeps between snapshots."""
+    """The plan and the copy memory that an engine keeps between snapshots."""
 
     def __init__(self) -> None:
         self._staging = Staging()

@@ -77,7 +77,7 @@ def find_grace_problem(checkpoint_s: float, grace_s: int) -> str | None:
     wish = math.ceil((checkpoint_s / SHARE + MARGIN_S) / ROUND_TO_S) * ROUND_TO_S
     return (
         f"the last checkpoint took {checkpoint_s:.0f} s, but a stop leaves {ranks_s:.0f} s of "
-        f"TRAINER_GRACE_S={grace_s}: to lose no steps, {name_again(os.environ)} with TRAINER_GRACE_S={wish} "
+        f"TRAINER_GRACE_S={grace_s}: to keep all steps, {name_again(os.environ)} with TRAINER_GRACE_S={wish} "
         "and the same name, which resumes the run [SL-grace-short]"
     )
 

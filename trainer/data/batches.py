@@ -143,7 +143,7 @@ def _micro_rows(share: Share, config: Config) -> list[NDArray[np.int64]]:
 
 
 def _coming(order: SampleOrder, step: int, config: Config, share: Share) -> Iterator[NDArray[np.int64]]:
-    """Yield the indices that the next steps will load, in order; lazy, so unused entries take no time."""
+    """Yield the indices that the next steps will load, in order; lazy, so unused entries do not take time."""
     for later in range(step + 1, step + 1 + STEPS_AHEAD):
         indices = order.indices(later, config.global_batch_size)
         partners = draw_looks(config, later).partners

@@ -91,9 +91,21 @@ def _pick(what: str, given: str, table: Any, kind: type, usual: tuple[str, ...],
         return typed[0]
     if named := [name for name in usual if name in (typed or table.column_names)]:
         return named[0]
-    reason = f"candidates: {', '.join(typed)}" if typed else f"none is of type {kind.__name__}"
+    encoded = [name for name in table.column_names if what == "IMAGE" and _holds_files(table.features[name])]
+    if len(encoded) == 1 and not typed:
+        return encoded[0]
+    reason = (
+        f"candidates: {', '.join(typed or encoded)}"
+        if typed or encoded
+        else f"none is of type {kind.__name__}"
+    )
     problems.append(f"TRAINER_{what}_COLUMN: name one of the columns {has}; {reason} [SL-column-unclear]")
     return ""
+
+
+def _holds_files(feature: Any) -> bool:
+    """Return whether a column holds the bytes of files, as images in parquet files that `datasets` has not written."""
+    return "bytes" in feature if isinstance(feature, dict) else "binary" in getattr(feature, "dtype", "")
 
 
 MOST_NAMED = 10

@@ -1,7 +1,7 @@
 """Find the data files of a local data set of pictures or text, and the split of each file.
 
 No data file is silently left out: `check_unread` reports files that `datasets` would ignore. `choose_splits` accepts
-the usual names of splits in any case; `datasets` only accepts lower case.
+the usual names of splits in upper and lower case; `datasets` only accepts lower case.
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ from typing import Any
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.wording import name_first
 
-READERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-TABLES = (".csv", ".tsv")
-DATA = (*READERS, *TABLES, ".ndjson", ".arrow", ".xlsx", ".xls", ".feather", ".pickle", ".pkl")
-PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+TABLES = {".csv": ",", ".tsv": "\t"}
+"""Suffix -> separator of the columns."""
+READERS = {
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "json"),
+    **dict.fromkeys(TABLES, "csv"),
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
+"""Suffix -> reader of `datasets`."""
+DATA = (*READERS, ".xlsx", ".xls", ".feather", ".pickle", ".pkl")
+UNPACKED = (".gz", ".bz2", ".xz")
+"""Compressed files that are read as they are."""
+PACKED = (*UNPACKED, ".zst", ".zip")
 OTHERS = ("config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json")
 """Files in a data folder that `datasets` does not treat as data."""
 HIDDEN = (".", "__")

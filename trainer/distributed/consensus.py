@@ -157,7 +157,7 @@ STOP = signal.SIGUSR1
 
 
 def listen(agreement: Agreement) -> None:
-    """Handle stops by agreement with the other ranks from now on; call it in the main thread."""
+    """Handle stops by agreement with the other ranks; call it in the main thread."""
 
     def wait() -> None:
         while True:

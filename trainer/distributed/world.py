@@ -1,4 +1,4 @@
-"""Describe where this rank runs: its process group, its device and machine, and its element types.
+"""Describe the place of this rank: its process group, its device and machine, and its element types.
 
 | precision   | strategies    | products, stream | norms | weights, state | gathered            | reduced      |
 |-------------|---------------|------------------|-------|----------------|---------------------|--------------|

@@ -130,7 +130,7 @@ def _conclude(
 def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] | None:
     """Return the ends of this pod's failed ranks, by rank; None if this process was stopped.
 
-    It kills ranks that are not done in time, because a hanging rank makes no progress.
+    It kills ranks that are not done in time, because a hanging rank does not end.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

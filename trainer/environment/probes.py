@@ -1,8 +1,8 @@
 """Measure a rank's environment, separately and together with other ranks; assessment.py judges the results.
 
-Each rank measures versions, shared memory, the results volume, the device and the network. The device's facts are
-whether it computes, its free memory and its links to the pod's other devices. The network's facts are NCCL's choice and
-the node's stated speed.
+Each rank measures versions, shared memory, the results volume, the device and the network. For the device,
+that is whether it computes, its free memory and its links to the pod's other devices. For the network, it is NCCL's
+choice and the node's stated speed.
 
 Over the default group, which uses the hosts, ranks measure together. They time all-reduces from small to large
 messages, compare clocks with rank 0, and read each other's files on the results volume.
@@ -347,7 +347,7 @@ def read_log(path: Path | None) -> dict[str, list[str]]:
 def describe_network(env: Mapping[str, str], first: str, sys: Path = Path("/sys/class")) -> dict[str, Any]:
     """Return the interface towards the address `first`, its speed, and InfiniBand's active ports.
 
-    Speed is in GB/s. An unknown speed gives None: virtual interfaces, such as a pod's, report a meaningless number.
+    Speed is in GB/s. None is an unknown speed: virtual interfaces, such as a pod's, report a meaningless number.
     """
     name = env.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or find_interface(first)
     speed = None

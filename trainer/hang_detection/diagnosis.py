@@ -10,7 +10,7 @@ A waiting rank is suspected only if no other rank is. If all ranks wait in the s
 the network is at fault, even if some of them have begun other work (a checkpoint).
 
 C code writes a rank's Python stack inside a signal handler: it needs neither the main thread nor Python's lock. A
-stopped process (SIGSTOP, a frozen container) writes no stack; /proc shows that it is stopped.
+stopped process (SIGSTOP, a frozen container) does not write a stack; /proc shows that it is stopped.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     other ranks   wait at the store, no collective ───┴─▶ answer
 
 In a collective, the other ranks would fail after its time-out even if rank 0 is busy. Here they wait as long as rank 0
-makes progress: as long as its main thread computes, reads or writes. They fail if rank 0 makes no progress for that
+makes progress: as long as its main thread computes, reads or writes. They fail if rank 0 stops for that
 time-out.
 """
 
@@ -41,7 +41,7 @@ def do_alone(what: str, work: Callable[[], Answer], pulse: Pulse, timeout_s: flo
     `what` describes the work in messages. `timeout_s` limits the time of rank 0 without progress.
 
     Raises:
-        PeerLost: on the other ranks, if rank 0 failed or makes no progress. Rank 0 raises the error of `work`.
+        PeerLost: on the other ranks, if rank 0 failed or does not progress. Rank 0 raises the error of `work`.
     """
     if dist.get_world_size() == 1:
         return work()

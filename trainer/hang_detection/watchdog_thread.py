@@ -2,7 +2,7 @@
 
 Every tick it compares a few numbers and stores a time, outside of the step. On a CPU it also checks 50 times a second
 whether a forward pass waits, which separates a slow rank from the ranks that wait for it (trainer/metrics/progress.py).
-Only if the rank makes no progress does it read more: collectives in progress from torch's flight recorder, which NCCL
+It reads more only if the rank does not progress: collectives in progress from torch's flight recorder, which NCCL
 and gloo fill alike (torch 2.13), and the main thread's Python frames.
 """
 

@@ -1,1 +1,3 @@
-"""What runs before and beside the ranks, without torch: checks, waiting, retries, and the way to MLflow."""
+"""The launcher's work before and around the ranks, without torch: checks, rendezvous, watchdog and the MLflow
+sender.
+"""

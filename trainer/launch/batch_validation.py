@@ -1,7 +1,7 @@
-"""Checks many runs at once and starts nothing: `python -m trainer.program check < runs.json`.
+"""Check many runs at once without starting them: `python -m trainer.program check < runs.json`.
 
-Reads {run: environment of its pods}, prints {run: {"code": exit code, "problems": [sentence]}}. What a run would
-refuse by itself is refused before the first of several begins.
+Reads {run: environment of its pods}, prints {run: {"code": exit code, "problems": [sentence], "notes": [sentence]}}. A
+set of runs is checked before the first one starts, so that no run of it fails later for a setting.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stratlab_spec.settings.fields import MODELS
 from stratlab_spec.settings.wording import spell
 
 HELD_OUT_BY = ("dataset", "dataset_path", "image_column", "validation_fraction", "mode")
-"""Settings that say which pictures a run holds out."""
+"""Settings that decide which pictures a run holds out."""
 
 
 def check_shape(env: Mapping[str, str]) -> dict[str, Any]:
-    """The same as `check_run`, of settings alone: no data, no length, no weights. What memory depends on.
+    """Check only the settings on which memory depends, as `check_run` does: not data, length or weights.
 
-    A model or a teacher of a folder or of the hub is not looked at.
+    It does not look at models or teachers in a folder or on the hub.
     """
     from stratlab_spec.layout.mesh_rules import shape_problems
     from trainer.launch.preflight import read_pods
@@ -45,16 +45,17 @@ def check_shape(env: Mapping[str, str]) -> dict[str, Any]:
 def check_run(
     env: Mapping[str, str], *, elsewhere: bool, replaces: bool, opened: set[tuple[Any, ...]]
 ) -> dict[str, Any]:
-    """Exit code and sentences of one run, DONE and none where it may start.
+    """Return the exit code and the problems of one run: DONE and an empty list if it may start.
 
     Args:
-        elsewhere: it runs on another machine; only what does not depend on data, folders and devices is checked.
-        replaces: the run of its name goes before it starts.
-        opened: what identifies the held-out pictures that have been opened for another run; this one's are added.
+        elsewhere: the run is for another machine; checks that need data, folders or devices are skipped.
+        replaces: the run of this name is removed before it starts.
+        opened: keys of the held-out pictures already opened for another run; this run's key is added.
     """
     from trainer.launch.preflight import check, check_elsewhere, read_pods
     from trainer.launch.rendezvous import Lease
 
+    notes: list[str] = []
     try:
         config = Config.from_env(env)
         pods = read_pods(env)
@@ -71,33 +72,41 @@ def check_run(
                 replaces=replaces,
                 makes_caches=False,
                 opens_pictures=held_out not in opened,
+                tell=notes.append,
             )
             opened.add(held_out)
     except ConfigError as failure:
         return _answer(failures.BAD_CONFIG, failure.problems, env, elsewhere)
     except DataMissing as failure:
         return _answer(failures.DATA_MISSING, str(failure).splitlines(), env, elsewhere)
-    return _answer(failures.DONE, [], env, elsewhere)
+    return _answer(failures.DONE, [], env, elsewhere, notes)
 
 
-def _answer(code: int, problems: Iterable[str], env: Mapping[str, str], elsewhere: bool) -> dict[str, Any]:
-    return {"code": code, "problems": [spell(each, env, elsewhere=elsewhere) for each in problems]}
+def _answer(
+    code: int, problems: Iterable[str], env: Mapping[str, str], elsewhere: bool, notes: Iterable[str] = ()
+) -> dict[str, Any]:
+    sentences = {"problems": problems, "notes": notes}
+    return {"code": code} | {
+        kind: [spell(each, env, elsewhere=elsewhere) for each in found] for kind, found in sentences.items()
+    }
 
 
 def main(arguments: list[str]) -> int:
-    """Checks the runs on standard input; 0 whatever is found."""
+    """Check the runs on standard input; return 0 for any result."""
     parser = argparse.ArgumentParser(
         "python -m trainer.program check",
         description="Check the settings of runs, as {run: environment} on standard input, without starting them.",
         epilog="""example: echo '{"a": {"TRAINER_RUN": "a", "TRAINER_LR": "-1"}}' | python -m trainer.program check""",
     )
     parser.add_argument(
-        "--elsewhere", action="store_true", help="they run on another machine: look at no folder"
+        "--elsewhere", action="store_true", help="the runs are for another machine: do not check folders"
     )
     parser.add_argument(
-        "--shape", action="store_true", help="look at what memory depends on alone: no data, no length"
+        "--shape", action="store_true", help="check only settings on which memory depends, not data or length"
     )
-    parser.add_argument("--replace", action="store_true", help="runs of their names go before they start")
+    parser.add_argument(
+        "--replace", action="store_true", help="runs with these names are removed before they start"
+    )
     options = parser.parse_args(arguments)
     runs = json.load(sys.stdin)
     opened: set[tuple[Any, ...]] = set()

@@ -1,11 +1,12 @@
-"""Every start of a pod and its end, in a file of the pod's own on the results volume; and a pod's last words.
+"""Record every start and end of a pod on the results volume, and its termination message for Kubernetes.
 
-The training operator replaces a pod that ended with a code from 128 for ever, and looks at a deadline only when
-something else happens to the job (v1.9). So the bounds are kept here, by the pod itself: a start is refused with a code
-that the operator takes for final. A file per pod, because lines appended by two nodes may overwrite each other on NFS.
+The training operator (v1.9) replaces a pod that ended with a code from 128 without limit, and checks a deadline only
+when another event of the job occurs. So the pod itself keeps the bounds: it refuses a start with a code that the
+operator treats as final. Each pod has its own file, because lines appended by two nodes may overwrite each other on
+NFS.
 
-mpirun and srun know one number of a run, of who ended first or with the highest one. The pods' ledgers know all:
-`python -m trainer.program culprit` says which exit code a run of several pods has.
+mpirun and srun return only one exit code: the first or the highest. `python -m trainer.program culprit` reads the
+ledgers of all pods and returns the exit code of the run.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ LONGEST_SENTENCE = 1000  # of 4,096 bytes that Kubernetes keeps of a pod's end
 
 
 def read_pod_name(env: Mapping[str, str]) -> str:
-    """The pod's name, the same again when it is replaced."""
+    """Return the pod's name, the same again when it is replaced."""
     return env.get("HOSTNAME") or socket.gethostname()
 
 
 @dataclass(frozen=True)
 class _Start:
-    """One start of the pod, as its lines tell it."""
+    """One start of the pod, from its lines."""
 
     t: float
     step: int
     met_at: float | None
-    """When all pods were there; None if they never were."""
+    """When all pods had met; None if they never did."""
     exit_code: int | None
     is_running: bool
 
@@ -60,10 +61,11 @@ class _Start:
 
 
 class Ledger:
-    """The starts and ends of one pod of one run: {"t", "event", "launcher", "step" | "exit_code", "reason"}, with
-    "text" where the pod knows more than its code says.
+    """The starts and ends of one pod of one run.
 
-    A pod that was refused for want of accelerators leaves one line: {"t", "event", "exit_code", "reason", "text"}.
+    A line is {"t", "event", "launcher", "step" | "exit_code", "reason"}, with "text" if the pod knows more than its
+    code. A pod that was refused because accelerators are missing leaves one line: {"t", "event", "exit_code",
+    "reason", "text"}.
     """
 
     def __init__(self, folder: RunDirectory, pod: str) -> None:
@@ -76,11 +78,11 @@ class Ledger:
         self._step = max([reached_step(folder), *(line["step"] for line in self._lines)])
 
     def check(self, config: Config) -> None:
-        """Raises if this start would be one too many.
+        """Raise an error if this start exceeds a bound.
 
         Raises:
-            NoProgress: `max_attempts` starts have ended without a new step. Those that somebody stopped
-                (143: suspended, drained, deleted) do not count, nor those that never had all pods of the run.
+            NoProgress: `max_attempts` starts have ended without a new step. Starts that were stopped (143: suspended,
+                drained, deleted) do not count, and neither do starts that never had all pods of the run.
             DeadlinePassed: the run began more than `deadline_s` ago, or has waited for pods for `wait_s`.
         """
         wasted = sum(
@@ -89,10 +91,10 @@ class Ledger:
         )
         if wasted >= config.max_attempts:
             last = self._lines[-1]
-            reason = last.get("text") or last.get("reason") or failures.reason(137)  # it could write nothing
+            reason = last.get("text") or last.get("reason") or failures.reason(137)  # without a reason
             raise NoProgress(
-                f"{wasted} starts of this pod came no further than step {self._step}, the last one ended with: "
-                f"{reason}; mend the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
+                f"{wasted} starts of this pod ended at step {self._step} without progress. The last one ended with: "
+                f"{reason}; fix the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
                 "[SL-no-progress]"
             )
         if self.seconds_left(config) <= 0:
@@ -101,27 +103,27 @@ class Ledger:
             raise DeadlinePassed(self.wait_sentence(config))
 
     def seconds_left(self, config: Config) -> float:
-        """Until the deadline; the clock runs from this pod's first start, also while the run is suspended.
+        """Return the seconds until the deadline, counted from this pod's first start, also while the run is suspended.
 
-        What it waits for the other pods before they have met for the first time does not count.
+        The time before the pods first meet does not count.
         """
         began = [start.met_at or start.t for start in self._read_starts() if not start.waited]
         return (began[0] if began else time.time()) + config.deadline_s - time.time()
 
     def wait_left(self, config: Config) -> float:
-        """How long this pod may still wait for the others."""
+        """Return how long this pod may still wait for the others."""
         since = self._waiting_since()
         return config.wait_s - (time.time() - since if since is not None else 0.0)
 
     def wait_sentence(self, config: Config) -> str:
-        """Why the run was given up."""
+        """Return the message when the pods have never met."""
         return (
-            f"the pods of this run were never all there at once for run.scheduling.waitSeconds={config.wait_s}; "
-            "`stratlab watch` says what keeps a pod from a node [SL-pods-never-met]"
+            f"the pods of this run never ran at the same time within run.scheduling.waitSeconds={config.wait_s}; "
+            "`stratlab watch` shows why a pod has no node [SL-pods-never-met]"
         )
 
     def _read_starts(self) -> list[_Start]:
-        """Since the run has finished: then it starts again only to evaluate, and what came before does not count."""
+        """Return the starts since the run last finished: after that it starts again only to evaluate."""
         done = [i for i, line in enumerate(self._lines) if line.get("exit_code") == failures.DONE]
         lines = self._lines[done[-1] + 1 :] if done else self._lines
         met = {line["launcher"]: line["t"] for line in lines if line["event"] == "met"}
@@ -139,36 +141,36 @@ class Ledger:
         ]
 
     def _waiting_since(self) -> float | None:
-        """When this pod began to wait for the others; None if its last start had them, or was stopped."""
+        """Return when this pod began to wait for the others; None if its last start had them, or was stopped."""
         since = None
         for start in self._read_starts():
             since = (since or start.t) if start.waited else None
         return since
 
     def deadline_sentence(self, config: Config) -> str:
-        """Why the run was stopped."""
+        """Return the message of a passed deadline."""
         return (
             f"the run began more than TRAINER_DEADLINE_S={config.deadline_s} s ago and had reached step {self._step} "
             "[SL-deadline-passed]"
         )
 
     def record_start(self, launcher: str) -> None:
-        """Before torch is imported: what kills the pod from here on counts."""
+        """Record the start before torch is imported, so that every later failure counts."""
         self._folder.pods.mkdir(parents=True, exist_ok=True)
         self._append(event="started", launcher=launcher, step=self._step)
         self._running = launcher
 
     def record_met(self, launcher: str) -> None:
-        """All pods are there, torch has started the ranks. Nothing but a bound is lost if it cannot be kept."""
+        """Record that all pods have met and torch has started the ranks. A full volume is ignored."""
         with suppress(OSError):
             self._append(event="met", launcher=launcher)
 
     def record_end(self, launcher: str, exit_code: int, text: str = "") -> None:
-        """`text`: more than the code's own reason, if there is more; the pod's log goes when it is replaced."""
+        """Record the end; `text` adds to the code's own reason, because the pod's log is lost when it is replaced."""
         self._append(event="ended", launcher=launcher, **describe_end(exit_code, text))
 
     def record_refusal(self, exit_code: int, text: str) -> None:
-        """For `helm test`, which finds no run: why this pod did not start one. Nothing is lost if it cannot be kept."""
+        """Record for `helm test` why this pod did not start a run. A full volume is ignored."""
         with suppress(OSError):
             self._folder.pods.mkdir(parents=True, exist_ok=True)
             self._append(event="refused", exit_code=exit_code, reason=failures.reason(exit_code), text=text)
@@ -180,14 +182,14 @@ class Ledger:
 
 
 def describe_end(exit_code: int, text: str) -> dict[str, Any]:
-    """What a line says of an end: `text` where it has more to tell than the code itself."""
+    """Return the fields of an end; `text` is included if it adds to the exit code's own reason."""
     reason = failures.reason(exit_code)
     found: dict[str, Any] = {"exit_code": exit_code, "reason": reason}
     return found | ({"text": text[:LONGEST_SENTENCE]} if exit_code and text and text != reason else {})
 
 
 def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
-    """{pod: exit code} of the pods whose newest line is an end after `since` (seconds since 1970)."""
+    """Return {pod: exit code} of the pods whose newest line is an end after `since` (seconds since 1970)."""
     files = {path.stem: read_events(path) for path in sorted(folder.pods.glob("*.jsonl"))}
     last = {pod: lines[-1] for pod, lines in files.items() if lines}
     ended = {pod: line for pod, line in last.items() if line.get("exit_code") is not None}
@@ -195,7 +197,7 @@ def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
 
 
 def reached_step(folder: RunDirectory) -> int:
-    """The highest step in metrics.jsonl, over all attempts; 0 without one."""
+    """Return the highest step in metrics.jsonl, over all attempts; 0 without one."""
     if not folder.metrics.exists():
         return 0
     with open(folder.metrics, "rb") as file:
@@ -220,7 +222,7 @@ TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes shows it in `kubect
 
 
 def end(code: int, text: str) -> int:
-    """Says why, for people and for Kubernetes; returns `code`, also where nothing takes the words any more."""
+    """Print the reason and pass it to Kubernetes; return `code` even if neither can be written."""
     if code != failures.DONE:
         with suppress(OSError):  # a log on the volume that is full
             print(f"{failures.reason(code)} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
@@ -229,7 +231,7 @@ def end(code: int, text: str) -> int:
 
 
 def drop_unwritten() -> None:
-    """What a full volume has not taken of the output goes: Python would end with 120 for it, whatever the code."""
+    """Drop output that a full volume did not accept: Python would exit with 120 because of it."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -239,7 +241,7 @@ def drop_unwritten() -> None:
 
 
 def leave_last_words(code: int, reason: str, text: str) -> None:
-    """For Kubernetes alone."""
+    """Write the termination message of Kubernetes."""
     if TERMINATION_LOG.exists():
         line = {"exit_code": code, "reason": reason, "message": text[:2000]}
         try:
@@ -250,11 +252,11 @@ def leave_last_words(code: int, reason: str, text: str) -> None:
 
 
 def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
-    """The exit code to pass on: a survivor may be faster than the culprit.
+    """Return the exit code to pass on: a survivor may end before the culprit.
 
     Args:
-        since: seconds since 1970; what ended before is of an earlier start.
-        code: what the starter itself knows, where no ledger knows more; a signal as a negative number.
+        since: seconds since 1970; ends before it belong to an earlier start.
+        code: the starter's own exit code, used if no ledger has one; a signal as a negative number.
     """
     codes = {pod: last for pod, last in read_last_codes(folder, since).items() if last != failures.DONE}
     if not codes:
@@ -265,7 +267,7 @@ def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the code of the run that the environment names."""
+    """Print the code of the run that the environment names."""
     parser = argparse.ArgumentParser(
         "python -m trainer.program culprit",
         description="The exit code of a run, read from its pods' ledgers: below 128 it would end so again.",
@@ -286,19 +288,19 @@ def main(arguments: list[str]) -> int:
 
 
 def explain_planted_kill(faults: Path, since_s: float) -> str:
-    """That a rank has killed itself as asked, in words; "" where none has.
+    """Return a sentence if a rank ended itself as a fault test asked; "" otherwise.
 
     Args:
         faults: folder of the marks that trainer/fault_injection.py leaves.
-        since_s: seconds of Unix time; what is older belongs to an earlier start.
+        since_s: seconds of Unix time; older marks belong to an earlier start.
     """
-    with suppress(OSError, ValueError, KeyError):  # a volume that cannot be read changes nobody's exit code
+    with suppress(OSError, ValueError, KeyError):  # an unreadable volume must not change the exit code
         for mark in sorted(faults.glob("kill@*")):
             for line in mark.read_text().splitlines():
                 happened = json.loads(line)
                 if happened["t"] >= since_s:
                     return (
-                        f"as run.config.fault asked of rank {happened['rank']} at step {happened['step']} "
+                        f"by run.config.fault, on rank {happened['rank']} at step {happened['step']} "
                         "[SL-kill-planted]"
                     )
     return ""

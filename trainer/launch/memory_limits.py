@@ -1,15 +1,15 @@
-"""Memory that a run lacks: before its ranks start, when a rank was killed, and when accelerators run out of it.
+"""Handle missing memory: before the ranks start, when a rank was killed, and when accelerators run out of memory.
 
-`check_memory` says, without torch, whether a run may start with the memory that is foreseen for it. `ContainerMemory`
-has what the kernel says of this container, or of no container (cgroup v2 or v1), when a rank was killed: the kernel's
-killer leaves no word in the process that it ends, and its count, the limit and the highest use are in files. `Ladder`
-lets a run that does not fit into its accelerators go on with less memory, in the same start of its pods:
+`check_memory` decides without torch whether a run may start with its predicted memory. `ContainerMemory` reads the
+kernel's counters of the container (cgroup v2 or v1) after a rank was killed. The killed process itself leaves no
+message; the count of kills, the limit and the peak are in files. `Ladder` lets a run that does not fit into its
+accelerators continue with less memory, in the same start of its pods:
 
     ranks end with 10  ─▶  next rung, into rungs.json  ─▶  ranks anew, from the newest checkpoint
-    (where only a peer was lost, the launcher waits for the rung that another pod's writes)
+    (if only a peer was lost, the launcher waits for the rung that another pod's launcher writes)
 
-A rung changes how the training is carried out and not the training: the effective batch stays, and a checkpoint of one
-strategy goes on under another one (trainer/checkpoint/state.py). The settings of the release stay what they were.
+A rung changes how the training is carried out and keeps its results: the effective batch stays, and a checkpoint of
+one strategy resumes under another one (trainer/checkpoint/state.py). The settings of the release stay unchanged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from trainer.launch.preflight import Pods, check
 
 CGROUP = Path("/sys/fs/cgroup")
 NO_LIMIT = 2**60
-"""A limit above it is none: v1 writes the largest number of pages that there is."""
+"""A larger limit means unlimited: v1 writes the largest possible number of pages."""
 FROM_OUTSIDE = (
     "it was ended from outside, by a kill -9, a scheduler, or a watcher of memory (systemd-oomd, on a cluster the "
     "kubelet); the system's log names it"
@@ -57,7 +57,7 @@ FROM_OUTSIDE = (
 
 
 class _Names(NamedTuple):
-    """Of the files in the cgroup's folder."""
+    """Files in the cgroup's folder."""
 
     killed: str
     limit: str
@@ -70,7 +70,7 @@ log = logging.getLogger("trainer")
 
 
 class ContainerMemory:
-    """Of this pod's container, from the start of its ranks on.
+    """The memory of this pod's container, from the start of its ranks on.
 
     Args:
         folder: of the cgroup; a container sees its own there.
@@ -82,7 +82,7 @@ class ContainerMemory:
         self._killed = self._read_killed()
 
     def explain_kill(self) -> str:
-        """Why a process may have got signal 9; "" where the system does not say."""
+        """Return why a process may have received signal 9; "" if the system does not record it."""
         killed = self._read_killed()
         if killed is None or self._killed is None:
             return ""
@@ -123,15 +123,15 @@ class ContainerMemory:
 
 
 def check_memory(config: Config, pods: Pods, device: int | None, choice: Choice | None = None) -> None:
-    """Says what the run will hold if that is known; without an operations file, or on an unknown device, warns or
-    keeps silent.
+    """Print the run's predicted memory if it is known; warn or return without an operations file or a known device.
 
     Args:
         device: its bytes; None = unknown.
         choice: of the strategy nd, for such a device.
 
     Raises:
-        OutOfMemory: it cannot fit: with the breakdown by cause and what to try. With `oom_fallback` the run may start.
+        OutOfMemory: the run cannot fit; names the breakdown by cause and settings to try. With `oom_fallback` the run
+            may start.
     """
     if not config.memory_forecast or config.mode != "train" or device is None:
         return
@@ -176,10 +176,10 @@ POLL_S = 0.5
 
 
 def list_candidates(config: Config, halved: int) -> Iterator[Settings]:
-    """What the next rung could change, in the order in which it is tried.
+    """Yield the changes that the next rung could make, in the order in which they are tried.
 
     Args:
-        config: that of the rung it is now.
+        config: settings of the current rung.
         halved: how often the micro-batch has been halved.
     """
     row, micro = STRATEGIES[config.strategy], config.micro_batch_size
@@ -197,12 +197,12 @@ def list_candidates(config: Config, halved: int) -> Iterator[Settings]:
 
 
 class Ladder:
-    """The rungs of one run, as the launcher of one pod climbs them.
+    """The rungs of one run, climbed by the launcher of one pod.
 
     Args:
         config: of the release.
         env: of the ranks; gets the settings of the rung, and the plan that follows from them.
-        plan: of the release; None where the run does not train.
+        plan: of the release; None if the run does not train.
     """
 
     def __init__(
@@ -221,16 +221,12 @@ class Ladder:
     def climb(
         self, launch: Callable[[], tuple[int, str]], record_end: Callable[[int], None]
     ) -> tuple[int, str]:
-        """Launches the ranks, again on each further rung; (exit code, what happened) of the last time.
-
-        Args:
-            record_end: writes down how the ranks ended, if there is a further rung.
-        """
+        """Launch the ranks, again on each further rung; return (exit code, text) of the last launch."""
         if self._plan:
             self._env[PLAN] = self._plan.as_variable()
         if not self._asked.oom_fallback or not self._plan:
             return launch()
-        self._stand_on(read_rungs(self._folder))  # of an earlier start
+        self._stand_on(read_rungs(self._folder))  # from an earlier start
         while True:
             code, text = launch()
             try:
@@ -245,7 +241,7 @@ class Ladder:
             log.warning("out of memory; rung %d: %s", len(further), describe_rung(further[-1]))
 
     def _find_further(self, code: int) -> list[Rung] | str:
-        """All rungs up to the next one; or why there is none, "" where none is called for."""
+        """Return all rungs up to the next one, or why no rung is left; "" if the exit code does not call for one."""
         if code == failures.OUT_OF_MEMORY:
             known = read_rungs(self._folder)
             return known if len(known) > len(self._taken) else self._add()
@@ -283,7 +279,7 @@ class Ladder:
         return f"no rung of the ladder is left{why} [SL-ladder-empty]"
 
     def _refusal(self, settings: Settings) -> str:
-        """Why the run could not start with them, as before its first start; "" = it could."""
+        """Return why the run could not start with these settings, as before its first start; "" = it could."""
         if "micro_batch_size" in settings and has_batch_norm(self._asked):
             return (
                 "its batch norm takes the statistics of a micro-batch: this would be another training "
@@ -301,7 +297,7 @@ class Ladder:
         return {**self._env, **{f"{PREFIX}{name.upper()}": str(value) for name, value in changed.items()}}
 
     def _stand_on(self, rungs: list[Rung]) -> None:
-        """From here on ranks are started so."""
+        """Start the ranks with these rungs in the following starts."""
         self._taken = rungs
         if not rungs:
             return

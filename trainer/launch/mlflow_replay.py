@@ -1,7 +1,7 @@
-"""What the launcher could not send while a run's server was away, sent later: the same lines in the same way.
+"""Send the points that the launcher could not send while MLflow was unreachable: the same lines in the same way.
 
-A point that is sent twice is one point (trainer/launch/mlflow_sender.py), so that a replay of a run that is still at
-work, or a second replay, changes nothing.
+A point that is sent twice is one point (trainer/launch/mlflow_sender.py). So a replay of a running run, or a second
+replay, changes nothing.
 """
 
 from __future__ import annotations
@@ -31,27 +31,26 @@ URI = "MLFLOW_TRACKING_URI"
 
 
 class Replayed(NamedTuple):
-    """What was done."""
+    """The result of a replay."""
 
     run_id: str
     lines: int
     """That MLflow did not have."""
     waiting_bytes: int
-    """Of a line that is only half written."""
+    """Of a half-written line."""
     closed: str
-    """What the MLflow run is now, if it was still RUNNING; "" = it was left as it is."""
+    """The new status of the MLflow run, if it was still RUNNING; "" = unchanged."""
 
 
 def replay(folder: RunDirectory, uri: str, env: Mapping[str, str]) -> Replayed:
-    """Sends what is behind the confirmed offset, and closes the MLflow run of a run that has ended.
+    """Send the lines after the confirmed offset, and close the MLflow run if the run has ended.
 
     Args:
-        uri: of the server; another one than before gets everything, and one whose store was lost, or restored from an
-            older copy.
+        uri: of the server; a new server, or one whose store was lost or restored from an older copy, gets everything.
         env: with the login, as the launcher has it.
 
     Raises:
-        MlflowError, OSError: the server is away still; what it has confirmed stays confirmed.
+        MlflowError, OSError: the server is still unreachable; lines that it has confirmed stay confirmed.
     """
     mlflow = Mlflow(uri, env)
     before = _read_record(folder)
@@ -78,10 +77,10 @@ def _close(folder: RunDirectory, mlflow: Mlflow, run_id: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Replays one run; 0, 1 if the server could not be reached or refused, 2 if the folder is no run."""
+    """Replay one run; return 1 if the server could not be reached or refused, 2 if the folder is not a run's."""
     parser = argparse.ArgumentParser(
         "python -m trainer.program replay",
-        description="Send to MLflow what it does not have yet of a run's metrics.",
+        description="Send a run's missing metrics to MLflow.",
         epilog="example: python -m trainer.program replay results/runs/demo/ddp --tracking-uri http://mlflow:5000",
     )
     parser.add_argument("run", help="its folder: RESULTS/COMPARISON/RUN")
@@ -92,7 +91,7 @@ def main(arguments: list[str]) -> int:
     path = Path(options.run).absolute()
     folder = RunDirectory(path.parent.parent, path.parent.name, path.name)
     if not folder.config.is_file():
-        problem = f"is no run that has started, there is no {folder.config.name} [SL-replay-no-run]"
+        problem = f"is not a run that has started: {folder.config.name} is missing [SL-replay-no-run]"
         return _say(f"{options.run}: {problem}", 2)
     try:
         trust_given(os.environ)

@@ -21,7 +21,7 @@ PARAM_LENGTH = 500
 
 
 class MlflowError(Exception):
-    """The server refused, or did not answer as MLflow does."""
+    """The server rejected the request, or did not answer like MLflow."""
 
     def __init__(self, text: str, code: str = "") -> None:
         super().__init__(text)
@@ -29,7 +29,7 @@ class MlflowError(Exception):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """urllib would send the login to the new host too, and make a GET of a POST (301 to 303)."""
+    """Do not follow redirects: urllib would send the login to the new host, and turn a POST into a GET (301 to 303)."""
 
     def redirect_request(self, *redirect: Any) -> None:
         return None  # the answer becomes an HTTPError
@@ -68,7 +68,7 @@ class Mlflow:
         return found
 
     def _ask(self, path: str, body: Mapping[str, Any] | None, *fields: str) -> str:
-        """One text out of the answer, below these names."""
+        """Return one text of the answer, below these names."""
         answer = self._call(path, body)
         found: Any = answer
         for name in fields:
@@ -78,7 +78,7 @@ class Mlflow:
         return found
 
     def open_experiment(self, name: str) -> str:
-        """Id of the experiment, created if it is not there."""
+        """Return the experiment's id; create it if it is missing."""
         query = "experiments/get-by-name?" + urllib.parse.urlencode({"experiment_name": name})
         try:
             return self._ask(query, None, "experiment", "experiment_id")
@@ -95,7 +95,7 @@ class Mlflow:
     def open_run(
         self, experiment: str, name: str, uid: str, params: Mapping[str, Any], tags: Mapping[str, str]
     ) -> str:
-        """Id of the run tagged with `uid`, created once even if the answer to the first try was lost."""
+        """Return the id of the run tagged with `uid`, created once even if the answer to the first try was lost."""
         wanted = {"experiment_ids": [experiment], "filter": f"tags.`{UID_TAG}` = '{uid}'", "max_results": 1}
         found = self._call("runs/search", wanted).get("runs", [])
         if found:
@@ -114,24 +114,24 @@ class Mlflow:
         return run_id
 
     def log_batch(self, run_id: str, points: list[dict[str, Any]]) -> None:
-        """At most 1000 points."""
+        """Log at most 1000 points."""
         self._call("runs/log-batch", {"run_id": run_id, "metrics": points})
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Adds them to the run's; one that is there gets its new value."""
+        """Add the tags to the run; an existing tag gets its new value."""
         self._call("runs/log-batch", {"run_id": run_id, "tags": _list_pairs(tags)})
 
     def reopen_run(self, run_id: str) -> None:
-        """A new attempt of a known run."""
+        """Mark a known run as running, for a new attempt."""
         self._call("runs/update", {"run_id": run_id, "status": "RUNNING"})
 
     def read_status(self, run_id: str) -> str:
-        """RUNNING, FINISHED, FAILED, ..."""
+        """Return RUNNING, FINISHED, FAILED, ..."""
         query = "runs/get?" + urllib.parse.urlencode({"run_id": run_id})
         return self._ask(query, None, "run", "info", "status")
 
     def has_run(self, run_id: str) -> bool:
-        """Whether the store knows it: one that was lost, or is a new one, does not."""
+        """Return whether the store knows the run: a lost or new store does not."""
         try:
             self.read_status(run_id)
         except MlflowError as failure:
@@ -141,19 +141,19 @@ class Mlflow:
         return True
 
     def read_latest(self, run_id: str) -> dict[str, int]:
-        """The last step of each metric that the store has."""
+        """Return the last step of each metric that the store has."""
         query = "runs/get?" + urllib.parse.urlencode({"run_id": run_id})
         data = self._call(query).get("run", {}).get("data", {})
         return {each["key"]: int(each.get("step", 0)) for each in data.get("metrics", [])}
 
     def read_note(self, run_id: str) -> str:
-        """The run's description, "" = none."""
+        """Return the run's description, or ""."""
         query = "runs/get?" + urllib.parse.urlencode({"run_id": run_id})
         tags = self._call(query).get("run", {}).get("data", {}).get("tags", [])
         return next((str(each["value"]) for each in tags if each["key"] == NOTE), "")
 
     def end_run(self, run_id: str, status: str) -> None:
-        """`status` is FINISHED, KILLED or FAILED."""
+        """End the run with `status` FINISHED, KILLED or FAILED."""
         self._call("runs/update", {"run_id": run_id, "status": status, "end_time": int(time.time() * 1000)})
 
 
@@ -181,12 +181,12 @@ def _no_answer(what: str) -> MlflowError:
 
 
 def _redirect(target: str) -> str:
-    """What to set instead, without a login or the tokens of a login page."""
+    """Return the address to set instead, without a login or the tokens of a login page."""
     parts = urllib.parse.urlsplit(target)
     server, api, _ = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".partition(API)
-    where = "" if api else f"{server}, which is no MLflow server: "
-    wish = server if api else "the address of the server behind it"
+    where = "" if api else f"{server}, which is not an MLflow server: "
+    wish = server if api else "the server's own address"
     return (
-        f"a redirect is not followed, for the login would go along: {where}set run.mlflow.trackingUri to {wish} "
+        f"a redirect is not followed, because it would receive the login: {where}set run.mlflow.trackingUri to {wish} "
         "[SL-mlflow-redirect]"
     )

@@ -1,9 +1,9 @@
-"""Replays metrics.jsonl to MLflow from the launcher's process, so that no rank ever waits for a server.
+"""Replay metrics.jsonl to MLflow from the launcher's process, so that no rank ever waits for a server.
 
-MLflow keeps one row per (key, value, timestamp, step): a line sent twice is one point as long as its own timestamp is
-sent. So "at least once" becomes exactly once, and after any failure the sender simply goes on from the last offset
-that the server confirmed. mlflow's own client is not used: one call blocks 246 s while the server is away, its
-asynchronous mode drops points silently, and importing it costs 3 s and 240 MB per process (mlflow 3.17.2).
+MLflow keeps one row per (key, value, timestamp, step): a line that is sent twice with its own timestamp is one point.
+So "at least once" becomes exactly once, and after a failure the sender resumes from the last offset that the server
+confirmed. mlflow's own client is not used (mlflow 3.17.2): one call blocks 246 s while the server is unreachable, its
+asynchronous mode drops points silently, and importing it takes 3 s and 240 MB per process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("trainer")
 
 
 class Sender(threading.Thread):
-    """Waits until rank 0 has opened the run directory under this launcher's name, then follows metrics.jsonl."""
+    """Wait until rank 0 has opened the run directory under this launcher's name, then follow metrics.jsonl."""
 
     def __init__(self, folder: RunDirectory, launcher: str, env: Mapping[str, str]) -> None:
         super().__init__(name="mlflow-sender", daemon=True)
@@ -46,7 +46,7 @@ class Sender(threading.Thread):
         self._record: dict[str, str] = {}
         self._offset: int | None = None
         self._metrics: BinaryIO | None = None
-        """Kept open: a folder that is removed while the run is at work costs no point."""
+        """Kept open, so that removing the folder during the run does not lose points."""
         self._stop_asked = threading.Event()
         self._warned = ""
 
@@ -56,12 +56,12 @@ class Sender(threading.Thread):
             pause = POLL_S if self._try_send() else min(2 * pause, LONGEST_PAUSE_S)
 
     def finish(self, exit_code: int, seconds: float = LAST_TRY_S) -> None:
-        """Sends the rest and closes the MLflow run; gives up after 30 s and leaves the file for a later replay.
+        """Send the rest and close the MLflow run; give up after 30 s and leave the file for a later replay.
 
         Args:
-            seconds: what is left of a grace period, where that is less.
+            seconds: remaining grace period, if that is less.
 
-        The run is closed then as well, if the server can be reached: it must not look as if it went on.
+        If the server can be reached after giving up, the run is still closed: it must not appear to be running.
         """
         self._stop_asked.set()
         self.join()
@@ -76,7 +76,7 @@ class Sender(threading.Thread):
             time.sleep(POLL_S)
 
     def _try_send(self) -> bool:
-        """True if nothing complete is left to send."""
+        """Return True if nothing complete is left to send."""
         try:
             if not self._metrics:
                 if not self._folder.is_written_by(self._launcher):
@@ -90,17 +90,17 @@ class Sender(threading.Thread):
                 self._offset = send_new_lines(
                     self._folder, self._mlflow, self._run_id, self._offset, self._metrics
                 )
-        except Exception as failure:  # a thread that dies would leave the run open for ever
+        except Exception as failure:  # a thread that ends would leave the run open
             if repr(failure) != self._warned:
                 self._warned = repr(failure)
-                text = "MLflow at %s: %s; training goes on, metrics wait on disk"
+                text = "MLflow at %s: %s; training continues, metrics wait on disk"
                 log.warning(text, self._uri, failure, exc_info=not isinstance(failure, MlflowError | OSError))
             return False
         self._warned = ""
         return True
 
     def _try_close(self, exit_code: int) -> bool:
-        """True if this launcher has no open run in MLflow any more."""
+        """Return True if this launcher has no open run in MLflow any more."""
         if not self._run_id:
             return not self._folder.is_written_by(self._launcher)
         try:
@@ -110,7 +110,7 @@ class Sender(threading.Thread):
         return True
 
     def _open_run(self) -> str:
-        """The MLflow run of this run directory, at work again."""
+        """Return the MLflow run of this run directory, at work again."""
         record, is_known = find_run(self._folder, self._mlflow, self._uri)
         if is_known:
             self._mlflow.reopen_run(record["run_id"])
@@ -119,11 +119,11 @@ class Sender(threading.Thread):
                 self._offset = 0
         else:
             self._record = record
-            self._offset = 0  # this store has nothing of it, whatever another one has confirmed
+            self._offset = 0  # this store has no points of it, even if another store has confirmed some
         return record["run_id"]
 
     def _write_record(self) -> None:
-        """On a full volume later: without it nobody finds the run, but its metrics can be sent."""
+        """Write the MLflow record later if the volume is full: its metrics can be sent without it."""
         if self._record:
             with suppress_full():
                 write_json(self._folder.mlflow, self._record)
@@ -131,14 +131,14 @@ class Sender(threading.Thread):
 
 
 def mlflow_status(exit_code: int) -> str:
-    """What MLflow calls a run that ended so. KILLED: it was stopped from outside, and may go on."""
+    """Return MLflow's status for an exit code; KILLED: the run was stopped from outside and may resume."""
     return {DONE: "FINISHED", TERMINATED: "KILLED"}.get(exit_code, "FAILED")
 
 
 def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, str], bool]:
-    """The record of this run directory's MLflow run, and whether mlflow.json has it already.
+    """Return the record of this run directory's MLflow run, and whether mlflow.json already has it.
 
-    What this server does not know, or does not know any more, is made there.
+    A run that is missing on this server is created there.
     """
     if folder.mlflow.exists():
         known: dict[str, str] = json.loads(folder.mlflow.read_text())
@@ -154,7 +154,7 @@ def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, 
 
 
 def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) -> None:
-    """Ends the MLflow run with its description and the results that are texts: numbers are in metrics.jsonl.
+    """End the MLflow run with its description and the results that are texts: numbers are in metrics.jsonl.
 
     Args:
         status: FINISHED, KILLED or FAILED.
@@ -164,7 +164,7 @@ def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) ->
     """
     summary = read_line(folder.summary.read_bytes()) if folder.summary.is_file() else {}
     ended = [event for event in folder.read_attempts()[-1:] if event["event"] == "ended"]
-    # `none` where the memory is inside its band; no tag where nobody could tell
+    # `none` if the memory is inside its band; no tag if that is unknown
     tags = {name: str(summary[name] or "none") for name in TEXT_RESULTS if name in summary}
     if ended and may_describe(mlflow.read_note(run_id)):
         tags[NOTE] = build_note(describe_run(ended[0], summary))
@@ -175,7 +175,7 @@ def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) ->
 
 @contextmanager
 def suppress_full() -> Iterator[None]:
-    """What a full volume, or a folder that is gone, does not take is not written, and the block is left."""
+    """Leave the block silently if the volume is full or the folder was removed."""
     try:
         yield
     except OSError as failure:
@@ -190,14 +190,14 @@ def send_new_lines(
     offset: int | None = None,
     metrics: BinaryIO | None = None,
 ) -> int:
-    """Sends every complete line behind the confirmed offset; a half-written line waits. Returns the new offset.
+    """Send every complete line after the confirmed offset; a half-written line waits. Return the new offset.
 
     Args:
-        offset: that of the last call, which a full volume may not have taken; None = what metrics.sent says.
-        metrics: metrics.jsonl, if it is open already.
+        offset: the last call's result, which a full volume may not have stored; None = read metrics.sent.
+        metrics: metrics.jsonl, if it is already open.
 
     Raises:
-        MlflowError, OSError: the offset then stands behind the last confirmed batch.
+        MlflowError, OSError: the stored offset is the end of the last confirmed batch.
     """
     if offset is None:
         offset = read_offset(folder)
@@ -223,7 +223,7 @@ def send_new_lines(
 
 
 def read_offset(folder: RunDirectory) -> int:
-    """Bytes of metrics.jsonl that MLflow has confirmed; 0 where nothing is: a point that is sent twice is one point."""
+    """Return the bytes of metrics.jsonl that MLflow has confirmed, or 0: sending a point twice is harmless."""
     try:
         return int(folder.sent.read_text())
     except (FileNotFoundError, ValueError):
@@ -231,8 +231,8 @@ def read_offset(folder: RunDirectory) -> int:
 
 
 def is_behind(folder: RunDirectory, offset: int, latest: Mapping[str, int]) -> bool:
-    """Whether the store has less than it had confirmed: it was restored from an older copy, or has the
-    names of an older version.
+    """Return whether the store has less than it had confirmed: it was restored from an older copy, or has the names of
+    an older version.
 
     Args:
         offset: confirmed bytes of metrics.jsonl.
@@ -257,7 +257,9 @@ def _send(folder: RunDirectory, mlflow: Mlflow, run_id: str, points: list[Any], 
 
 
 def line_points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The MLflow points of one line of metrics.jsonl: every number in it, with the line's own timestamp in ms."""
+    """Return the MLflow points of one line of metrics.jsonl: every number in it, with the line's own timestamp in
+    ms.
+    """
     if not is_metrics(line):  # cut by a full volume, or not ours
         return []
     timestamp, step = int(line["t"] * 1000), line["step"]
@@ -269,7 +271,7 @@ def line_points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _flat(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """`resolved` with axes and layout beside the other facts: they replace what was asked for (0, auto)."""
+    """Flatten `resolved`: axes and layout replace the settings that they resolve (0, auto)."""
     flat = {k: v for k, v in resolved.items() if k not in ("axes", "layout")} | dict(resolved["axes"])
     if layout := resolved.get("layout"):
         flat |= {"layout": layout["name"], "layout_reason": layout["reason"]}

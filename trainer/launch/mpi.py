@@ -1,17 +1,17 @@
 """An MPIJob: its launcher pod, `python -m trainer.mpi_launcher`, and the first process of its worker pods.
 
-The launcher waits for the worker pods, starts `python -m trainer` once in each with mpirun, and ends with the culprit's
-exit code. The workers see the variables that a PyTorchJob would give them and train over torch's own rendezvous: MPI
-starts them and carries their output, nothing else. Two operators: that of MPIJob v1 reaches its workers by `kubectl
-exec` and gives them no DNS names, so their addresses are asked of the API server; that of v2beta1 reaches them by ssh
-under names that resolve.
+The launcher waits for the worker pods, starts `python -m trainer` once in each with mpirun, and ends with the
+culprit's exit code. The workers see the variables of a PyTorchJob and train over torch's own rendezvous. MPI only
+starts them and carries their output. The operator of MPIJob v1 reaches its workers by `kubectl exec` and gives them
+no DNS names, so their addresses come from the API server. The operator of v2beta1 uses ssh and names that resolve.
 
     python -m trainer.program worker_pod SECONDS [COMMAND ...]     # the first process of a worker pod
 
-mpirun starts the trainer from outside, beside this process, and all of a pod ends with its first process. So that one
-is told to go, tells the trainer, and stays until it has ended: until then its ranks commit a checkpoint. It ends well
-then (the operator of v1 calls the job failed when a worker has failed), and with 124 when SECONDS are over. COMMAND is
-what the pod runs meanwhile, as sshd; the pod ends with it.
+mpirun starts the trainer in the worker pod from outside, as a process next to the first one, and the pod ends with
+its first process. When Kubernetes stops the pod, the first process passes the signal to the trainer and stays until
+the trainer has ended, so that its ranks can commit a checkpoint. It then ends with 0, because the operator of v1
+treats the job as failed when a worker has failed. It ends with 124 when SECONDS are over. COMMAND is the pod's
+program, for example sshd; the pod ends with it.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ WORKER_POLL_S = 0.2
 STARTED_BY_MPIRUN = "OMPI_COMM_WORLD_RANK"
 CULPRIT_S = 3.0
 LAST_WORDS_S = 1.0
-"""For what the trainer has said last to reach mpirun."""
+"""Time for the trainer's last output to reach mpirun."""
 
 
 def main_of_worker_pod(arguments: list[str]) -> int:
-    """Waits; returns the exit code."""
+    """Wait; return the exit code."""
     try:
         deadline = time.monotonic() + float(arguments[0])
     except (IndexError, ValueError):
         print(__doc__, file=sys.stderr)
         return 2
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # an ignored one cannot be waited for
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # it could not wait for an ignored signal
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     child = 0
     if command := arguments[1:]:
@@ -72,14 +72,16 @@ def main_of_worker_pod(arguments: list[str]) -> int:
 
 
 def leave_to_culprit(env: Mapping[str, str]) -> None:
-    """What a trainer that has lost a peer does last. mpirun kills all of them when one has failed: a survivor that is
-    faster than the culprit would keep it from saying why, in its ledger, where the launcher and people look."""
+    """Wait before a trainer that has lost a peer ends, so that the culprit can write its reason to its ledger.
+
+    mpirun kills all processes when one has failed, and a survivor may end before the culprit.
+    """
     if STARTED_BY_MPIRUN in env:
         time.sleep(CULPRIT_S)
 
 
 def _reap() -> dict[int, int]:
-    """{pid: exit code} of the children that have ended; what has lost its parent in this pod is a child too."""
+    """Return {pid: exit code} of the children that have ended, including orphans of this pod."""
     ended = {}
     with suppress(ChildProcessError):
         while True:
@@ -103,7 +105,7 @@ def _stop_trainer() -> None:
 
 
 def find_trainers() -> list[int]:
-    """Processes that are `python -m trainer` of the same run: mpirun gives them the pod's settings."""
+    """Return processes that are `python -m trainer` of the same run: mpirun gives them the pod's settings."""
     ours = {f"{name}={os.environ[name]}".encode() for name in OF_A_RUN if name in os.environ}
     if len(ours) < len(OF_A_RUN):
         return []
@@ -135,7 +137,7 @@ log = logging.getLogger("trainer")
 
 
 def main() -> int:
-    """Runs the whole job; returns the exit code that the operator of the job sees."""
+    """Run the whole job; return the exit code that the operator of the job sees."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     stop = Stop()
     stop.listen()
@@ -155,10 +157,11 @@ def main() -> int:
 
 
 def launch(config: Config, hosts: list[str], stop: Stop) -> int:
-    """Runs the trainer in all workers, again while its exit code says that this is worth it; the last exit code.
+    """Run the trainer in all workers, again while its exit code allows it; return the last exit code.
 
-    The operator of v1 calls the job failed when its launcher has failed, so the attempts are made here; that of v2beta1
-    starts the launcher again by itself. What ended because a worker was told to go (143) is no attempt.
+    The operator of v1 treats the job as failed when its launcher has failed, so the launcher itself starts the
+    attempts. The operator of v2beta1 starts the launcher again. An end because a worker was stopped (143) does not
+    count as an attempt.
     """
     by_exec = (MPI_FILES / "kubexec.sh").exists()
     left = config.max_attempts if by_exec else 1
@@ -167,7 +170,7 @@ def launch(config: Config, hosts: list[str], stop: Stop) -> int:
         find = find_by_kubectl if by_exec else find_by_name
         addresses = wait_for_workers(hosts, find, timeout_s=config.deadline_s)
         if addresses is None:
-            log.error("not all worker pods are there after %d s [SL-workers-absent]", config.deadline_s)
+            log.error("some worker pods are missing after %d s [SL-workers-absent]", config.deadline_s)
             return failures.PEER_LOST
         env = {**os.environ, "PET_RDZV_ENDPOINT": f"{addresses[0]}:{RENDEZVOUS_PORT}"}
         began = time.time()
@@ -182,10 +185,10 @@ def launch(config: Config, hosts: list[str], stop: Stop) -> int:
 
 
 def read_hosts(hostfile: Path) -> list[str]:
-    """The workers' names, in order: the first word of each line ("ddp-worker-0 slots=2").
+    """Return the workers' names in order: the first word of each line ("ddp-worker-0 slots=2").
 
     Raises:
-        ConfigError: no such file, or nobody in it.
+        ConfigError: the file is missing or empty.
     """
     try:
         lines = hostfile.read_text().splitlines()
@@ -202,7 +205,9 @@ def read_hosts(hostfile: Path) -> list[str]:
 def wait_for_workers(
     hosts: list[str], find: Callable[[str], str | None], timeout_s: float, poll_s: float = POLL_S
 ) -> list[str] | None:
-    """Addresses of all workers, or None after `timeout_s`. v1 starts the launcher at once (mpi-operator issue 386)."""
+    """Return addresses of all workers, or None after `timeout_s`. v1 starts the launcher at once (mpi-operator issue
+    386).
+    """
     began = reported = time.monotonic()
     found: dict[str, str] = {}
     while True:
@@ -222,7 +227,7 @@ def wait_for_workers(
 
 
 def find_by_name(host: str) -> str | None:
-    """`host` itself once it resolves."""
+    """Return `host` itself once it resolves."""
     try:
         socket.getaddrinfo(host, None)
     except OSError:
@@ -231,14 +236,14 @@ def find_by_name(host: str) -> str | None:
 
 
 def find_by_kubectl(name: str, kubectl: Path = KUBECTL) -> str | None:
-    """The address of a pod that is ready, by the rights that the operator gives the launcher."""
+    """Return the address of a pod that is ready, by the rights that the operator gives the launcher."""
     done = subprocess.run(
         [str(kubectl), "get", "pod", name, "--output", "json"], capture_output=True, text=True, timeout=60
     )
     if done.returncode:
         return None
     pod = json.loads(done.stdout)
-    if "deletionTimestamp" in pod.get("metadata", {}):  # it is told to go, and has not gone
+    if "deletionTimestamp" in pod.get("metadata", {}):  # it was asked to stop, and is still there
         return None
     status = pod.get("status", {})
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))
@@ -246,7 +251,9 @@ def find_by_kubectl(name: str, kubectl: Path = KUBECTL) -> str | None:
 
 
 def build_command(nodes: int, env: Mapping[str, str]) -> list[str]:
-    """mpirun with one `python -m trainer` per node; the variables go along by name, their values stay out of sight."""
+    """Return mpirun with one `python -m trainer` per node; variables are passed by name, so that their values stay
+    hidden.
+    """
     names = [n for n in sorted(env) if n not in OWN_VARIABLES and not n.startswith(OWN_PREFIXES)]
     forwarded = [part for name in names for part in ("-x", name)]
     return [
@@ -257,12 +264,13 @@ def build_command(nodes: int, env: Mapping[str, str]) -> list[str]:
 
 
 class Lingering:
-    """Whether mpirun stays although a pod has failed: where a node is gone it waits for a daemon that never answers,
-    and the pods that are left would be held for ever.
+    """Detect an mpirun that stays although a pod has failed.
+
+    If a node is lost, mpirun waits for a daemon that never answers, and the remaining pods would never end.
 
     Args:
-        since: seconds since 1970; what ended before is of an earlier attempt.
-        seconds: that it has.
+        since: seconds since 1970; ends before it belong to an earlier attempt.
+        seconds: how long it may stay.
     """
 
     def __init__(self, folder: RunDirectory, since: float, seconds: float) -> None:
@@ -271,7 +279,7 @@ class Lingering:
         self._failed_at: float | None = None
 
     def seconds_over(self) -> float:
-        """Since mpirun should have ended; negative before."""
+        """Return the seconds since mpirun should have ended; negative before."""
         now = time.monotonic()
         if self._failed_at is None and now - self._looked >= LOOK_S:
             self._looked = now
@@ -283,10 +291,10 @@ class Lingering:
 def _run(
     command: list[str], env: Mapping[str, str], stop: Stop, grace_s: float, lingering: Lingering | None = None
 ) -> int:
-    """Runs mpirun; returns its exit code.
+    """Run mpirun; return its exit code.
 
-    A stop is passed on as SIGUSR1, which mpirun hands to its processes; they end by themselves. Told to stop itself it
-    would kill them within a second (Open MPI 4.1), so that comes last.
+    A stop is passed on as SIGUSR1, which mpirun forwards to its processes; they end on their own. SIGTERM to mpirun
+    comes last, because it would kill them within a second (Open MPI 4.1).
 
     Raises:
         Stopped: after mpirun has ended, if there was a SIGTERM.

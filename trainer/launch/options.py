@@ -1,6 +1,6 @@
-"""What may stand behind `python -m trainer`: it becomes the environment that a chart would have given the pod.
+"""Read the options of `python -m trainer`; they become the environment that a chart would give the pod.
 
-Later wins: the file, the variables that are there, --set and --processes.
+Later wins: the file, the existing variables, --set and --processes.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators
 
 class _OptionsParser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError(f"{message}; python -m trainer --help shows what there is [SL-option-unknown]")
+        raise ConfigError(f"{message}; python -m trainer --help lists the options [SL-option-unknown]")
 
 
 def add_settings(parser: argparse.ArgumentParser, config: str, processes: str) -> None:
-    """The options of every command that takes settings, with the help of --config and --processes."""
+    """Add the options of every command that takes settings, with the help of --config and --processes."""
     parser.add_argument("--config", metavar="FILE", help=config)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="pairs", help="may be repeated"
@@ -51,12 +51,6 @@ def add_settings(parser: argparse.ArgumentParser, config: str, processes: str) -
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options.
-
-    Raises:
-        ConfigError: for one that is not known.
-        SystemExit: after --help.
-    """
     parser = _OptionsParser(
         "python -m trainer",
         description="One run on this machine, or this machine's share of one.",
@@ -65,13 +59,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add_settings(
-        parser, "settings as YAML", "on this machine; else what FILE says, else one per visible GPU, else 1"
+        parser,
+        "settings as YAML",
+        "on this machine; default: FILE's number, else one per visible GPU, else 1",
     )
     return parser.parse_args(arguments)
 
 
 def name_by_chart(env: Mapping[str, str]) -> str:
-    """As the chart of these settings, so that a rehearsal of the same values has the same folder."""
+    """Name the run like the chart of these settings, so that a rehearsal of the same values has the same folder."""
     strategy = env.get("TRAINER_STRATEGY") or "single"
     if strategy == "nd":
         return f"llm-{env.get('TRAINER_DIMENSIONS') or DEFAULT_DIMENSIONS}d"
@@ -85,10 +81,10 @@ def build_environment(
     env: Mapping[str, str],
     make_name: Callable[[Mapping[str, str]], str] = name_by_chart,
 ) -> tuple[dict[str, str], list[str]]:
-    """The whole environment of the run, and sentences about what was decided.
+    """Return the whole environment of the run, and sentences about the decisions.
 
     Args:
-        make_name: for a run that was given none, of the environment that was found.
+        make_name: builds a name from the environment for a run without one.
 
     Raises:
         ConfigError: naming every option, key or file that is wrong.
@@ -101,7 +97,7 @@ def build_environment(
         found.pop(f"{PREFIX}{name.upper()}", None)
     found |= build_variables(pairs)
     notes = [f"left out of {Path(options.config)}: {', '.join(file.left_out)}"] if file.left_out else []
-    # whoever starts many runs finds out here, not in a process of each
+    # callers that start many runs get the error here, not in a process of each
     given = (("processes", options.processes), (PER_NODE, env.get(PER_NODE) or None))
     for name, value in (*given, ("run.processesPerNode", file.processes or None)):
         if value is not None:
@@ -113,9 +109,7 @@ def build_environment(
         found[PER_NODE] = str(count_devices(env) or 1)
     if not found.get(RUN):
         if env.get("PET_NNODES", "1").split(":")[0] != "1":
-            problem = (
-                "run: a run on several machines needs a name that all of them are given [SL-run-unnamed]"
-            )
+            problem = "run: a run on several machines needs the same name on all of them [SL-run-unnamed]"
             raise ConfigError(f"{problem}: --set run=try")
         found[RUN] = make_name(found)
         notes.append(f"the run is called {found[RUN]}; --set run=NAME calls it otherwise")
@@ -125,10 +119,10 @@ def build_environment(
 
 
 def count_problem(name: str, value: str) -> str:
-    """Why this is no number of processes or machines; "" where it is one."""
+    """Return why this is not a number of processes or machines; "" if it is."""
     return "" if COUNT.fullmatch(value) else describe_count(name, value)
 
 
 def describe_count(name: str, value: object) -> str:
-    """A sentence for what is no count."""
+    """Return the message for an invalid count."""
     return f"{name}={value!r}: expected a number from 1 [SL-count-wrong]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,7 @@ MAY_CHANGE = ("image", "accelerator", "wait_s", "grace_s", "max_attempts", "dead
 
 @dataclass(frozen=True)
 class Pods:
-    """How many processes the operator asked for: PET_NNODES ("2" or "2:2") x PET_NPROC_PER_NODE."""
+    """The number of processes that the operator requests: PET_NNODES ("2" or "2:2") x PET_NPROC_PER_NODE."""
 
     nodes: int
     processes_per_node: int
@@ -71,16 +71,16 @@ class Pods:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """How a run that may start starts."""
+    """How an accepted run starts."""
 
     plan: Plan
     choice: Choice | None = None
-    """Of the strategy nd: its layout, and what was left out."""
+    """Of strategy nd: its layout, and the layouts left out."""
     device_bytes: int | None = None
 
 
 def read_pods(env: Mapping[str, str]) -> Pods:
-    """Pods and processes as the training operator injects them; 1 x 1 without an operator.
+    """Return pods and processes as the training operator injects them; 1 x 1 without an operator.
 
     Raises:
         ConfigError: for an elastic range or a count that is not a number.
@@ -99,7 +99,7 @@ def read_pods(env: Mapping[str, str]) -> Pods:
 
 
 def refuse(problems: Collection[str]) -> None:
-    """Raise ConfigError where there are problems."""
+    """Raise ConfigError if there are problems."""
     if problems:
         raise ConfigError([*problems])
 
@@ -112,19 +112,21 @@ def check(
     replaces: bool = False,
     makes_caches: bool = True,
     opens_pictures: bool = True,
+    tell: Callable[[str], None] = lambda sentence: None,
 ) -> CheckedRun | None:
-    """How this run starts; None where it does not train, or where its token cache is missing and not made.
+    """Return how this run starts; None if it does not train, or if its token cache is missing and not built.
 
     Args:
         replaces: a run of this name that is there goes before this one starts.
         makes_caches: a token cache that is not there is made; else what depends on it is not checked.
         opens_pictures: those that are held out are opened; else they have been for another run.
+        tell: receives how a text data set without a token cache is read.
 
     Raises:
         ConfigError: naming every setting that does not fit.
         DataMissing: no data set, or images that cannot be decoded.
     """
-    if config.mode == "check":  # it names by itself what is missing
+    if config.mode == "check":  # the check itself names missing parts
         return None
     if not replaces:
         refuse_finished(config, RunDirectory(config.results, config.comparison, config.run), env)
@@ -149,7 +151,7 @@ def check(
             choice = choose_on_device(config, world_size, read_shape(config), device_bytes)
         layout = choice.layout if choice else None
         refuse([*fit_problems(config, world_size, read_shape(config), device_bytes, layout)])
-        samples = _check_rows(config, makes_caches)
+        samples = _check_rows(config, makes_caches, tell)
     else:
         samples = _check_images(config, world_size, env, problems, opens_pictures)
     if config.mode != "train" or samples is None:
@@ -160,11 +162,11 @@ def check(
 
 
 def check_elsewhere(config: Config, pods: Pods) -> None:
-    """What shows of a run for another machine: nothing that depends on its data, folders, models there or devices.
+    """Check a run for another machine: everything except its data, folders, models and devices.
 
     Raises:
         ConfigError: naming every setting that does not fit.
-        DataMissing: data that is built in cannot be read here.
+        DataMissing: built-in data cannot be read here.
     """
     if config.mode != "train":
         return
@@ -191,11 +193,12 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
     refuse(problems)
 
 
-def _check_rows(config: Config, makes_caches: bool) -> int | None:
+def _check_rows(config: Config, makes_caches: bool, tell: Callable[[str], None]) -> int | None:
     """Training samples of a language model's data; None where its token cache is missing and not made."""
     if not makes_caches and read_index(cache_folder(config)) is None:
         if config.dataset_path:  # here, where a look costs no more than the run's own
-            check_given(config)
+            for sentence in check_given(config):
+                tell(f"{config.dataset_setting}: {sentence}")
         return None
     samples = ensure_cache(config, partial(print, flush=True))
     refuse(_plan_problems(config, samples))
@@ -203,10 +206,10 @@ def _check_rows(config: Config, makes_caches: bool) -> int | None:
 
 
 def _plan_problems(config: Config, train_samples: int, before: Sequence[str] = ()) -> list[str]:
-    """What is wrong with the length of the run, and that nothing of it is left to do.
+    """Return the problems of the run's length, including a run that has no steps left.
 
     Args:
-        before: problems that are known already: one of them may be that `resume_from` names no such run.
+        before: problems already known; one may be that `resume_from` names a missing run.
     """
     problems = plan_problems(config, train_samples)
     if before or problems or config.mode != "train":
@@ -217,7 +220,7 @@ def _plan_problems(config: Config, train_samples: int, before: Sequence[str] = (
 def _check_images(
     config: Config, world_size: int, env: Mapping[str, str], problems: list[str], opens: bool
 ) -> int:
-    """Training samples of an image model's data."""
+    """Return the training samples of an image model's data."""
     per_node = read_pods(env).processes_per_node
     image_size = config.image_size or default_image_size(config)
     size_problem = image_size_problem(config, image_size)
@@ -263,15 +266,17 @@ def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) ->
     if config.mode == "evaluate":
         return _evaluation_problems(config, folder)
     if os.path.lexists(folder.path) and not folder.path.is_dir():
-        return [f"{folder.path}: is no folder; {OTHER_NAME}, or remove it [SL-run-not-a-folder]"]
+        return [f"{folder.path}: expected a folder; {OTHER_NAME}, or remove this file [SL-run-not-a-folder]"]
     if strangers := folder.find_strangers():
-        return [f"{folder.path}: holds {strangers[0]} and nothing of a run; {OTHER_NAME} [SL-run-strangers]"]
+        return [
+            f"{folder.path}: holds {strangers[0]}, but no files of a run; {OTHER_NAME} [SL-run-strangers]"
+        ]
     has_checkpoints = bool(CheckpointFolder(folder).committed())
     if folder.config.exists():
         before = read_line(folder.config.read_bytes())
         if not (isinstance(before.get("config"), dict) and isinstance(before.get("resolved"), dict)):
             return [
-                f"{folder.config}: is not what a run writes, so nobody can tell what it was started with; "
+                f"{folder.config}: was not written by a run, so its settings cannot be compared; "
                 f"{removal} [SL-run-config-odd]"
             ]
         goes_on = config.resume == "auto" and has_checkpoints
@@ -279,7 +284,7 @@ def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) ->
             resize = ""
             if not goes_on and any(text.startswith("processes=") for text in changed):
                 resize = (
-                    ", or start it with as many processes as before: another number can only go on from a "
+                    ", or start it with as many processes as before: another number can only resume from a "
                     "checkpoint (TRAINER_CHECKPOINT_EVERY or _MINUTES above 0, TRAINER_RESUME='auto')"
                 )
             return [
@@ -288,15 +293,15 @@ def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) ->
             ]
     elif folder.read_attempts():
         return [
-            f"{folder.config}: is not there beside the attempts of this run, so nobody can tell what it was started "
-            f"with; {removal} [SL-run-config-missing]"
+            f"{folder.config}: is missing, but this run has attempts, so their settings cannot be compared; "
+            f"{removal} [SL-run-config-missing]"
         ]
     # with a checkpoint of its own, the run that it began with is not needed any more
     return _writable_problems(config) if has_checkpoints else _fresh_problems(config)
 
 
 def _fresh_problems(config: Config) -> list[str]:
-    """What keeps a run without checkpoints of its own from starting."""
+    """Return the problems that keep a run without its own checkpoints from starting."""
     problems = []
     if config.resume_from:
         try:
@@ -319,11 +324,11 @@ def _writable_problems(config: Config) -> list[str]:
 
 
 def _evaluation_problems(config: Config, folder: RunDirectory) -> list[str]:
-    """What keeps `mode: evaluate` from having weights, or a place for its numbers."""
+    """Return the problems of `mode: evaluate`: missing weights, or no place for its numbers."""
     problems = _writable_problems(config)
     if config.model_path == str(folder.model) and not (folder.model / "config.json").is_file():
         problems.append(
-            f"TRAINER_MODE='evaluate': {folder.model} is not there (a run leaves its weights there at its end if "
+            f"TRAINER_MODE='evaluate': {folder.model} is missing (a run leaves its weights there at its end if "
             "it has a checkpoint, as with TRAINER_CHECKPOINT_EVERY above 0); name another model in Hugging Face "
             "format in TRAINER_MODEL_PATH [SL-evaluate-no-weights]"
         )
@@ -331,10 +336,11 @@ def _evaluation_problems(config: Config, folder: RunDirectory) -> list[str]:
 
 
 def _changed_settings(before: dict[str, Any], config: Config, world_size: int, goes_on: bool) -> list[str]:
-    """What differs from an earlier attempt's config.json; what may differ is how a fault gets mended.
+    """Return the settings that differ from an earlier attempt's config.json, without those that may change to fix a
+    fault.
 
     Args:
-        goes_on: from a checkpoint, which every strategy reads with another number of processes too.
+        goes_on: from a checkpoint, which every strategy also reads with another number of processes.
     """
     then = {**take_new_names(before["config"]), "processes": before["resolved"].get("world_size")}
     now = {**config.model_dump(), "processes": world_size}

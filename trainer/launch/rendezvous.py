@@ -1,18 +1,18 @@
-"""Where and when the pods of a run meet: which ranks each has, how long it waits, and who may write the folder.
+"""Decide where and when the pods of a run meet: each pod's ranks, its waiting time, and who may write the folder.
 
 Ranks follow the pods: pod `ddp-worker-2` of 2 processes each holds ranks 4 and 5, and worker-0 has rank 0's console.
 torch's c10d rendezvous numbers the nodes in the order of their addresses as text, in which 10.1.0.10 comes before
-10.1.0.9 (dynamic_rendezvous.py, torch 2.13): after a restart, or on an unlucky day, rank 0 is in any pod. Its store is
-the launcher's, not rank 0's, so that the ranks may be dealt out anew before the process group is made.
+10.1.0.9 (dynamic_rendezvous.py, torch 2.13). So rank 0 can be in any pod, for example after a restart. The launcher
+owns the store, not rank 0, so that the ranks can be reassigned before the process group is built.
 
-The other pods are waited for as long as the chart says. A start that never had them all is no attempt. Nodes come one
-at a time: of two pods one may run for hours before the other has a node. torch starts the ranks of a pod when all pods
-have met, so the first rank's mark says that they have.
+A pod waits for the other pods as long as the chart allows. A start that never had them all does not count as an
+attempt. Nodes arrive one at a time: one of two pods may run for hours before the other has a node. torch starts the
+ranks of a pod when all pods have met, so the first rank's mark shows that they have met.
 
-One run directory, one start: the launcher of rank 0 says every two seconds that it is at work. Two releases of one name
-in two namespaces that share a volume, or a rehearsal beside a cluster, would write into one folder. What counts is that
-somebody else's file changes while it is watched, never how old it looks: clocks of nodes differ, and a pod that was
-killed leaves its file behind.
+Only one start may write a run directory: the launcher of rank 0 writes a mark every two seconds. Two releases of one
+name in two namespaces that share a volume, or a rehearsal during a cluster run, would write into one folder. The
+check watches whether another start's file changes; its age does not matter. Clocks of nodes differ, and a killed pod
+leaves its file.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ POD_INDEX = re.compile(r"-worker-(\d+)$")
 
 
 def read_node_rank(env: Mapping[str, str], pod_name: str) -> int | None:
-    """The pod's index, or None where torch's own numbering is right: no rendezvous, or pods without an index."""
+    """Return the pod's index, or None if torch's own numbering is right: no rendezvous, or pods without an index."""
     found = POD_INDEX.search(pod_name)
     return int(found.group(1)) if found and "PET_RDZV_ENDPOINT" in env else None
 
 
 def holds_rank_0(env: Mapping[str, str], pod_name: str, nodes: int) -> bool:
-    """Whether the first rank will be in this pod; False where only torch's rendezvous will know."""
+    """Return whether the first rank will be in this pod; False if only torch's rendezvous will know."""
     if nodes == 1:
         return True
     node = read_node_rank(env, pod_name)
@@ -57,7 +57,7 @@ def holds_rank_0(env: Mapping[str, str], pod_name: str, nodes: int) -> bool:
 
 
 def read_rank(env: Mapping[str, str], pod_name: str) -> int:
-    """This process's rank, from the variables of torch's launcher and the pod it is in."""
+    """Return this process's rank, from the variables of torch's launcher and its pod."""
     node = read_node_rank(env, pod_name)
     if node is None:
         return int(env["RANK"])
@@ -73,13 +73,13 @@ log = logging.getLogger("trainer")
 
 
 class Peers(threading.Thread):
-    """From the start of a pod to the meeting of all.
+    """Wait from the start of a pod until all pods have met.
 
     Args:
-        pod: this one's name.
+        pod: name of this pod.
         nodes: pods of the run.
         wait_s: how long this start may wait.
-        on_met: called once, when all are there.
+        on_met: called once, when all have met.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class Peers(threading.Thread):
         super().__init__(name="peers", daemon=True)
         self.wait_s = max(1.0, wait_s)
         self.met_at: float | None = None
-        """Seconds since 1970; None as long as somebody is missing."""
+        """Seconds since 1970; None while a pod is missing."""
         self.in_vain = ""
-        """Why nobody will come any more."""
+        """Why no further pod will come."""
         self._folder, self._pod, self._nodes, self._on_met = folder, pod, nodes, on_met
         self._began = time.time()
         self._over = threading.Event()
@@ -98,7 +98,7 @@ class Peers(threading.Thread):
         self._store: object = None
 
     def set_environment(self, env: MutableMapping[str, str]) -> None:
-        """How long torch waits, by its own options; and where a rank leaves its mark."""
+        """Set how long torch waits, by its own options, and the place of the ranks' marks."""
         env[MARK] = str(self._mark)
         option = "join_timeout" if "PET_RDZV_ENDPOINT" in env else "timeout"
         given = [each for each in env.get("PET_RDZV_CONF", "").split(",") if each.partition("=")[0] != option]
@@ -106,13 +106,13 @@ class Peers(threading.Thread):
             env["PET_RDZV_CONF"] = ",".join([*filter(None, given), f"{option}={self.wait_s:.0f}"])
 
     def keep_store(self, env: Mapping[str, str], open_store: Callable[[str, int], object]) -> None:
-        """In the first pod: the store of the rendezvous lives as long as this launcher, not as long as one meeting.
+        """In the first pod, keep the store of the rendezvous for as long as this launcher lives.
 
-        For the next rung the pods meet again at the same port. A server that ends when Python collects the last
-        meeting's takes with it whoever was there earlier for the next one.
+        For the next rung the pods meet again at the same port. A server that ended with the previous meeting would
+        drop the pods that had already joined the next one.
 
         Args:
-            open_store: torch's server at (host, port); its RuntimeError says that the port cannot be had.
+            open_store: torch's server at (host, port); it raises RuntimeError if the port is taken.
         """
         if self._store is not None or read_node_rank(env, self._pod) != 0:
             return
@@ -135,7 +135,7 @@ class Peers(threading.Thread):
                 return
 
     def stop(self) -> None:
-        """Ends the thread, after a last look."""
+        """End the thread, after a last look."""
         self._over.set()
         self.join()
         self._look()
@@ -152,18 +152,18 @@ class Peers(threading.Thread):
         for pod, code in read_last_codes(self._folder, self._began).items():
             if pod != self._pod and failures.DONE < code < 128:
                 why = f"{failures.reason(code)} (exit code {code})"
-                return f"pod {pod} has ended for good: {why} [SL-pod-ended-for-good]"
+                return f"pod {pod} has ended and will not restart: {why} [SL-pod-ended-for-good]"
         return ""
 
 
 def leave_mark(env: Mapping[str, str]) -> None:
-    """A rank's first deed."""
+    """Write a rank's mark, before anything else."""
     if path := env.get(MARK):
         Path(path).touch()
 
 
 def wait_for_host(endpoint: str, wait_s: float, poll_s: float = 0.5) -> None:
-    """Until the pod that hosts the rendezvous listens: torch gives up on it after its read timeout, of seconds.
+    """Wait until the pod that hosts the rendezvous listens: torch gives up after its read timeout, of seconds.
 
     Raises:
         PeerLost: it does not within `wait_s`.
@@ -176,7 +176,7 @@ def wait_for_host(endpoint: str, wait_s: float, poll_s: float = 0.5) -> None:
                 return
         except OSError as failure:
             if time.monotonic() - began > wait_s:
-                absent = f"{endpoint} was not there for {wait_s:.0f} s: {failure} [SL-host-absent]"
+                absent = f"{endpoint} did not answer for {wait_s:.0f} s: {failure} [SL-host-absent]"
                 raise PeerLost(absent) from failure
         time.sleep(poll_s)
 
@@ -201,10 +201,10 @@ class Lease(threading.Thread):
         self._facts = own | _describe(os.getpid())
         self._released = threading.Event()
         self._left: dict[str, Any] = {}
-        """What an earlier start has left, and does not change."""
+        """An earlier start's file, which does not change."""
 
     def take(self) -> None:
-        """Claims the folder.
+        """Claim the folder.
 
         Raises:
             ConfigError: another start is at work in it.
@@ -214,7 +214,7 @@ class Lease(threading.Thread):
         self.start()
 
     def check(self) -> None:
-        """Waits for a few seconds where an earlier start has left its file: does it still change? Writes nothing.
+        """Watch the file of an earlier start for a few seconds: does it still change? This start does not write.
 
         Raises:
             ConfigError: it does.
@@ -223,12 +223,12 @@ class Lease(threading.Thread):
         if held in ({}, self._left):
             return
         process = _describe(held.get("pid", 0))
-        # of this machine or container: it may stand still (Ctrl-Z), while its ranks train on; of others nobody knows
+        # of this machine or container: it may be suspended (Ctrl-Z) while its ranks train; others cannot be checked
         is_there = process and process["pid"] != os.getpid() and process.items() <= held.items()
         if again := held if is_there else _watch(self._folder, held):
             who = f"pod {again.get('pod')} on {again.get('host')}, process {again.get('pid', 'unknown')}"
             raise ConfigError(
-                f"{self._folder.path}: is being written by another start of this run, {who}; end that one "
+                f"{self._folder.path}: is being written by another start of this run, {who}; end that start "
                 "first, or choose another name (TRAINER_RUN) [SL-run-being-written]"
             )
         self._left = held
@@ -248,13 +248,15 @@ class Lease(threading.Thread):
 
     def _write(self, beat: int) -> None:
         with suppress(OSError):  # a full volume costs the protection, not the run
-            if not beat:  # later on it was removed, and must not look as if it were there
+            if not beat:  # later it was removed, and must not be recreated
                 self._folder.path.mkdir(parents=True, exist_ok=True)
             write_json(self._folder.lease, {**self._facts, "beat": beat})
 
 
 def _describe(pid: int) -> dict[str, Any]:
-    """A process that is there: its number, its moment of start, and the container that counts it; {} if it is not."""
+    """Return an existing process: its number, its moment of start, and the container that counts it; {} if it does not
+    exist.
+    """
     with suppress(OSError):
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         if state != "Z":
@@ -270,7 +272,7 @@ def _read(folder: RunDirectory) -> dict[str, Any]:
 
 
 def _watch(folder: RunDirectory, held: dict[str, Any]) -> dict[str, Any]:
-    """The file as soon as it differs from `held`; {} if it does not within WATCH_S, or is gone."""
+    """Return the file as soon as it differs from `held`; {} if it does not within WATCH_S, or is gone."""
     deadline = time.monotonic() + WATCH_S
     while time.monotonic() < deadline:
         time.sleep(0.2)
@@ -280,11 +282,7 @@ def _watch(folder: RunDirectory, held: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_finished(config: Config, folder: RunDirectory, env: Mapping[str, str]) -> None:
-    """Lets an evaluation and a check of the environment pass.
-
-    Raises:
-        ConfigError: this run has finished already.
-    """
+    """Reject a finished run; evaluations and checks of the environment pass."""
     if config.mode == "train" and folder.summary.exists():
         raise ConfigError(
             f"{folder.path}: this run has finished already; choose another name (TRAINER_RUN) or comparison "

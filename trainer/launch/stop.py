@@ -1,15 +1,16 @@
-"""SIGTERM in the launcher, from its first moment to its last: heard once, a further one changes nothing.
+"""Handle SIGTERM in the launcher from the first signal to the end; further signals change nothing.
 
-Ctrl-C and a terminal that closes (SIGINT, SIGHUP) are the same wish, unless who started the process has them ignored
-(nohup). SIGQUIT stays torch's: it ends the ranks at once.
+Ctrl-C and a closed terminal (SIGINT, SIGHUP) count as the same request, unless the parent process ignores them
+(nohup). torch keeps SIGQUIT: it ends the ranks at once.
 
-Until main() listens the process just ends: nothing was started. Then the first signal interrupts what the launcher is
-at, and while torch's agent runs the ranks, by torch's own exception: the agent passes it on and waits for the ranks,
-which commit a checkpoint, until it is time to kill them. Ranks get another signal for it, for SIGTERM is what the agent
-sends to those whose sibling has failed: they shall not wait for anything.
+Until main() listens, the process just ends, because it has started nothing yet. After that the first signal
+interrupts the launcher's current work. While torch's agent runs the ranks, it does so by torch's own exception: the
+agent passes the signal on and waits for the ranks, which commit a checkpoint, until it is time to kill them. Ranks
+receive a different signal for a stop, because the agent sends SIGTERM to ranks whose sibling has failed, and those
+must not wait.
 
-torch's own handler is not installed. It raises at every signal, so that a second one breaks off the waiting, and a
-third leaves ranks behind (torch 2.13).
+torch's own handler is not installed. It raises at every signal, so that a second one interrupts the waiting and a
+third leaves orphaned ranks (torch 2.13).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from types import FrameType
 
 from stratlab_spec.run_directory import LAUNCHER_PID
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # the second is what mpirun passes on to its processes as it is
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # mpirun passes the second on to its processes unchanged
 OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 LEFT_TO_TORCH = "SIGQUIT"
 TO_RANKS = signal.SIGUSR1
@@ -36,7 +37,7 @@ MEANT = {
     "SIGUSR1": " (passed on by mpirun or SLURM)",
 }
 MARGIN_S = 15.0
-"""Of the grace period, for what the launcher has to do behind its ranks; a third of a short one."""
+"""Part of the grace period for the launcher's work after its ranks have ended; a third of a short period."""
 LAST_S = 3.0
 RANKS = (b"trainer.worker", b"trainer.environment.rank")
 POLL_S = 0.05
@@ -44,16 +45,16 @@ PR_SET_PDEATHSIG = 1
 
 
 class LauncherStopped(BaseException):  # so that nothing on the way takes it for an error
-    """The launcher was told to stop."""
+    """Raised in the launcher when a signal requests a stop."""
 
 
 class Stop:
-    """What the launcher knows of being told to stop.
+    """The launcher's knowledge of a request to stop.
 
     Attributes:
-        asked_at: monotonic seconds of the first signal; None as long as there was none.
+        asked_at: monotonic seconds of the first signal; None before it.
         asked_by: that signal, in words.
-        interrupt: makes the exception that the first signal raises in the main thread; None = it is only noted.
+        interrupt: builds the exception that the first signal raises in the main thread; None = it is only noted.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class Stop:
         self.interrupt: Callable[[], BaseException] | None = LauncherStopped
 
     def listen(self) -> None:
-        """From here on signals are this object's."""
+        """Handle signals by this object."""
         for number in _heard():
             signal.signal(number, self._hear)
 
@@ -75,15 +76,15 @@ class Stop:
                 raise self.interrupt()
 
     def settle(self) -> None:
-        """The outcome is known: what is heard from here on is noted and interrupts nothing."""
+        """Ignore later signals: the outcome is known."""
         self.interrupt = None
 
     def seconds_left(self, grace_s: float) -> float:
-        """Of the grace period; infinite where nobody has asked."""
+        """Return the remaining seconds of the grace period; infinite without a request to stop."""
         return float("inf") if self.asked_at is None else self.asked_at + grace_s - time.monotonic()
 
     def watch(self, grace_s: float, last_deed: Callable[[], None], exit_code: int) -> None:
-        """Ends ranks and process shortly before the grace period is over, wherever the launcher hangs then."""
+        """End ranks and process shortly before the grace period is over, even if the launcher hangs."""
 
         def end_in_time() -> None:
             while self.seconds_left(grace_s) > LAST_S:
@@ -99,7 +100,7 @@ class Stop:
 
 
 def leave_at_once(number: int, frame: FrameType | None) -> None:
-    """Before anything is imported: the first process of a container has no default for a signal."""
+    """Install a handler before anything is imported: the first process of a container has no default for a signal."""
     text = "before the launcher was there"
     os.write(2, f"stopped from outside (exit code 143):\n{text}\n".encode())
     with suppress(OSError):
@@ -111,14 +112,17 @@ def leave_at_once(number: int, frame: FrameType | None) -> None:
 
 
 def listen_early() -> None:
-    """The first deed of a program."""
+    """Handle signals before anything else in a program."""
     for number in _heard():
         signal.signal(number, leave_at_once)
 
 
 def ignore_further() -> None:
-    """The last deed of a program whose exit code is settled. At its own end Python gives each signal its default back
-    before it takes the libraries down (3.11, finisignal), and one more SIGTERM would make another end of it."""
+    """Ignore signals at the end of a program, when its exit code is settled.
+
+    At its own end Python restores each signal's default before it closes the libraries (3.11, finisignal), and one
+    more SIGTERM would change the exit code.
+    """
     for number in _heard():
         signal.signal(number, signal.SIG_IGN)
 
@@ -128,11 +132,12 @@ def _heard() -> list[int]:
 
 
 def end_with_launcher() -> None:
-    """In a rank, as its first deed: the kernel kills it when the launcher that has started it is gone.
+    """In a rank, before anything else: let the kernel kill it when its launcher ends.
 
-    In a container all ends with the first process. Elsewhere the ranks would train on, unseen, and write and remove
-    checkpoints beside those of the next start, which takes the folder for free. The kernel looks at the thread that
-    started the rank (prctl(2)): it is the launcher's main thread. A launcher that is gone by now it does not tell.
+    In a container all processes end with the first one. Elsewhere the ranks would continue unnoticed, and write and
+    remove checkpoints while the next start uses the folder. The kernel watches the thread that started the rank
+    (prctl(2)): the launcher's main thread. It does not report a launcher that has already ended, so that case is
+    checked here.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     launcher = os.environ.get(LAUNCHER_PID)
@@ -141,12 +146,12 @@ def end_with_launcher() -> None:
 
 
 def rank_seconds(grace_s: float) -> int:
-    """What of the grace period is the ranks'."""
+    """Return the ranks' share of the grace period, in seconds."""
     return int(grace_s - min(MARGIN_S, grace_s / 3))
 
 
 def end_ranks(seconds: float) -> None:
-    """Ends what is left: a rank that torch had only just started when it was interrupted is unknown to it."""
+    """End the remaining ranks: torch does not know a rank that it had just started when it was interrupted."""
     deadline = time.monotonic() + seconds
     for rank in find_ranks():
         with suppress(ProcessLookupError):
@@ -159,7 +164,7 @@ def end_ranks(seconds: float) -> None:
 
 
 def find_ranks() -> list[int]:
-    """The ranks among the children of this process, but for those that have ended."""
+    """Return the ranks among this process's children, except those that have ended."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

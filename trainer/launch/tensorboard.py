@@ -1,11 +1,12 @@
-"""TensorBoard's view of metrics.jsonl: the numbers that MLflow gets, under the same names.
+"""Write metrics.jsonl as TensorBoard's event files: the numbers that MLflow gets, under the same names.
 
-While a run trains (setting `tensorboard`) its launcher follows the file, as it does for MLflow, so that no rank knows
-of it. Afterwards `python -m trainer.program tensorboard RUN ...` makes the same of any run: metrics.jsonl is the truth.
+While a run trains (setting `tensorboard`), its launcher follows the file as for MLflow, so that ranks are not
+involved. Afterwards `python -m trainer.program tensorboard RUN ...` writes the same files from any run's
+metrics.jsonl.
 
-TensorBoard's event file holds records of TFRecord with protocol buffers, of which a scalar needs six fields. The format
-is old and does not change; TensorBoard itself, which writes it too, brings eleven packages that nothing else here
-needs. Its own reader reads these files in tests/trainer/launch/test_tensorboard.py. Sources:
+TensorBoard's event file holds TFRecord records with protocol buffers, of which a scalar needs six fields. The format
+is old and stable. TensorBoard can write it too, but brings eleven packages that this project does not otherwise need.
+TensorBoard's own reader reads these files in tests/trainer/launch/test_tensorboard.py. Sources:
 tensorflow/core/util/event.proto, framework/summary.proto, and lib/io/record_writer.cc for the record: length, masked
 CRC-32C of the length, data, masked CRC-32C of the data.
 """
@@ -44,12 +45,12 @@ TABLE = _build_table()
 
 
 def build_first_record(wall_time_s: float) -> bytes:
-    """What every file begins with."""
+    """Return the first record of every file."""
     return _record(_double(1, wall_time_s) + _bytes(3, VERSION.encode()))
 
 
 def build_record(wall_time_s: float, step: int, scalars: Mapping[str, float]) -> bytes:
-    """All scalars of one step as one event. TensorBoard keeps 32 bits of each."""
+    """Return all scalars of one step as one event. TensorBoard keeps 32 bits of each."""
     values = b"".join(
         _bytes(1, _bytes(1, tag.encode()) + b"\x15" + struct.pack("<f", _to_float32(value)))
         for tag, value in scalars.items()
@@ -58,7 +59,7 @@ def build_record(wall_time_s: float, step: int, scalars: Mapping[str, float]) ->
 
 
 def _to_float32(value: float) -> float:
-    """Nothing in a metrics file is so large; if it were, infinity says so."""
+    """Replace values beyond float32's range by infinity; metrics files do not contain them."""
     return value if abs(value) < 3.4e38 else float("inf") * (1 if value > 0 else -1)
 
 
@@ -101,7 +102,7 @@ log = logging.getLogger("trainer")
 
 
 class EventWriter(threading.Thread):
-    """Follows metrics.jsonl of the run that this launcher has started, into <run>/tensorboard."""
+    """Follow metrics.jsonl of this launcher's run, into <run>/tensorboard."""
 
     def __init__(self, folder: RunDirectory, launcher: str) -> None:
         super().__init__(name="tensorboard", daemon=True)
@@ -116,7 +117,7 @@ class EventWriter(threading.Thread):
             self._write()
 
     def finish(self) -> None:
-        """Writes the rest; all of it anew where a later attempt has repeated steps of an earlier one."""
+        """Write the rest; write everything again if a later attempt has repeated steps of an earlier one."""
         self._stop_asked.set()
         self.join()
         self._write(anew=len({line["attempt"] for line in self._folder.read_attempts()}) > 1)
@@ -131,7 +132,7 @@ class EventWriter(threading.Thread):
                 records, self._offset, _ = build_records(self._folder.metrics, self._offset)
                 with open(self._file, "ab") as file:
                     file.write(records)
-        except OSError as failure:  # a copy must not end what it is a copy of
+        except OSError as failure:  # an error of the copy must not end the run
             self._failed = str(failure)
             log.warning(
                 "TensorBoard's file: %s; python -m trainer.program tensorboard makes it later", failure
@@ -139,9 +140,9 @@ class EventWriter(threading.Thread):
 
 
 def build_records(metrics: Path, offset: int) -> tuple[bytes, int, int]:
-    """The events of every whole line behind `offset`, the offset behind them, and the lines that are left out.
+    """Return the events of every whole line after `offset`, the next offset, and the number of skipped lines.
 
-    Of a number that several attempts wrote for one step the last one stays, as in reports.
+    If several attempts wrote one number for one step, the last one stays, as in reports.
     """
     if not metrics.exists():
         return b"", offset, 0
@@ -171,11 +172,7 @@ def build_records(metrics: Path, offset: int) -> tuple[bytes, int, int]:
 
 
 def write_events(folder: RunDirectory, place: Path) -> tuple[Path, int, int]:
-    """One file in `place` with all that metrics.jsonl holds; older ones of ours go.
-
-    Returns:
-        The file, the offset read, and how many lines hold no metrics and are left out.
-    """
+    """Write one file in `place` with everything in metrics.jsonl, and remove our older ones."""
     place.mkdir(parents=True, exist_ok=True)
     records, offset, left_out = build_records(folder.metrics, 0)
     file = place / FILE.format(second=f"{int(time.time()):010d}")
@@ -188,7 +185,7 @@ def write_events(folder: RunDirectory, place: Path) -> tuple[Path, int, int]:
 
 
 def find_runs(paths: list[Path]) -> Iterator[RunDirectory]:
-    """The runs among `paths` and directly in them."""
+    """Yield the runs among `paths` and directly in them."""
     for path in paths:
         inside = [path] if (path / "config.json").is_file() else sorted(path.glob("*/"))
         for each in (each.absolute() for each in inside):
@@ -198,8 +195,7 @@ def find_runs(paths: list[Path]) -> Iterator[RunDirectory]:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the files of all runs; 3 where a path holds none, 13 where the volume takes nothing, 2 where a place is
-    refused."""
+    """Write the files of all runs; return 3 for a path without runs, 13 for a full volume, 2 for a rejected place."""
     parser = argparse.ArgumentParser(
         "python -m trainer.program tensorboard",
         description="Write TensorBoard's event files from metrics.jsonl.",
@@ -214,7 +210,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     empty = [str(path) for path in options.runs if not any(find_runs([path]))]
     if empty:
-        print(f"error: {', '.join(empty)}: no run with metrics is there [SL-no-metrics]", file=sys.stderr)
+        print(f"error: {', '.join(empty)}: has no run with metrics [SL-no-metrics]", file=sys.stderr)
         return failures.DATA_MISSING
     places: dict[Path, RunDirectory] = {}
     for folder in find_runs(options.runs):
@@ -235,5 +231,5 @@ def main(arguments: list[str]) -> int:
             return failures.STORAGE_FULL if failures.is_storage_full(failure) else refused
         print(file)
         if left_out:
-            print(f"{folder.metrics}: {left_out} lines hold no metrics, and are left out", file=sys.stderr)
+            print(f"{folder.metrics}: {left_out} lines without metrics are left out", file=sys.stderr)
     return failures.DONE

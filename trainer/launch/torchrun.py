@@ -1,8 +1,8 @@
 """The accelerators and the ranks of this pod: torch's elastic launcher starts one process on each.
 
-Whether the accelerators are here is found out without torch, before anything else is done. Without a device plugin,
-with a broken driver or in an image for CPUs torch says nothing and trains on the CPU, and the pod holds its GPU node to
-the end.
+The pod checks without torch, before anything else, whether its accelerators are present. Without a device plugin,
+with a broken driver or in an image for CPUs, torch trains on the CPU without a warning, and the pod holds its GPU
+node to the end.
 
 python -m trainer.program accelerators nvidia.com/gpu 1      # code 4 and a sentence if one process would not get one
 """
@@ -27,7 +27,7 @@ from trainer.launch.stop import LAUNCHER_PID, LEFT_TO_TORCH, TO_RANKS, Stop, ran
 
 NVIDIA = "nvidia.com/"  # of other vendors' resources the rank looks at torch itself, see trainer/worker.py
 VARIANT = "STRATLAB_VARIANT"  # set by the image
-ANSWER_S = 120.0  # a driver that says nothing for so long never will
+ANSWER_S = 120.0  # a driver that is silent for this long will not answer
 
 # In a process of its own: a broken driver may hang or crash whoever asks. Prints how many, and CUDA's version x 1000.
 PROBE = """
@@ -47,14 +47,14 @@ print(count.value, version.value)
 
 
 def check(accelerator: str, per_pod: int, env: Mapping[str, str]) -> None:
-    """Raises unless every process of this pod will find an accelerator.
+    """Raise an error unless every process of this pod will find an accelerator.
 
     Args:
-        accelerator: the resource that the pod asks for; empty = none, and nothing is looked at.
+        accelerator: the resource that the pod requests; empty = none, and the check is skipped.
         per_pod: processes, which get one each.
 
     Raises:
-        AcceleratorsMissing: with what is wrong and what helps.
+        AcceleratorsMissing: with the problem and its fix.
     """
     if not accelerator.startswith(NVIDIA):
         return
@@ -75,12 +75,12 @@ def check(accelerator: str, per_pod: int, env: Mapping[str, str]) -> None:
 
 
 def count_devices(env: Mapping[str, str]) -> int:
-    """NVIDIA's devices that torch would find here; 0 where anything is missing."""
+    """Return the number of NVIDIA devices that torch would find here; 0 if anything is missing."""
     return _probe(env)[0] if find_torch_cuda() else 0
 
 
 def _probe(env: Mapping[str, str]) -> tuple[int, int, str]:
-    """Devices, the driver's CUDA version x 1000, and why neither can be told."""
+    """Return the number of devices, the driver's CUDA version x 1000, and why neither could be read."""
     try:
         probe = subprocess.run(
             [sys.executable, "-c", PROBE], env=dict(env), capture_output=True, text=True, timeout=ANSWER_S
@@ -95,7 +95,7 @@ def _probe(env: Mapping[str, str]) -> tuple[int, int, str]:
 
 
 def refuse(accelerator: str, per_pod: int, seen: str) -> NoReturn:
-    """Raises AcceleratorsMissing."""
+    """Raise AcceleratorsMissing."""
     raise AcceleratorsMissing(
         f"run.accelerator={accelerator}: asked for {per_pod} in this pod, one per process, but {seen}; look at the "
         'node, its driver and device plugin, or train on CPUs with run.accelerator=""'
@@ -103,7 +103,7 @@ def refuse(accelerator: str, per_pod: int, seen: str) -> NoReturn:
 
 
 def find_torch_cuda() -> str:
-    """The version of CUDA that torch was built for, "" for none: read from its file, for torch itself is not wanted."""
+    """Return the version of CUDA that torch was built for, or "": read from its file, without importing torch."""
     found = importlib.util.find_spec("torch")
     file = Path(found.origin).with_name("version.py") if found and found.origin else None
     text = file.read_text() if file and file.is_file() else ""
@@ -112,7 +112,7 @@ def find_torch_cuda() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Looks, for `stratlab check`; returns the exit code."""
+    """Check the accelerators for `stratlab check`; return the exit code."""
     try:
         accelerator, per_pod = arguments[0], int(arguments[1])
     except (IndexError, ValueError):
@@ -129,19 +129,19 @@ def main(arguments: list[str]) -> int:
 def run_ranks(
     module: str, per_node: int, grace_s: float, stop: Stop, before: Callable[[], None] = lambda: None
 ) -> None:
-    """Returns when all ranks of this pod have ended well.
+    """Return when all ranks of this pod have ended with 0.
 
     Args:
         module: that each rank runs.
         per_node: ranks of this pod.
-        before: called when torch is there, and interrupted as the ranks are.
+        before: called when torch is imported; a stop interrupts it like the ranks.
 
     Raises:
         ChildFailedError: torch's; a rank has failed.
-        SignalException: torch's; this process was told to stop.
+        SignalException: torch's; a signal requested a stop of this process.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // per_node)))
-    if not has_gpu():  # else each trace would say "ERROR gpuGetDeviceCount failed"
+    if not has_gpu():  # otherwise each trace would report "ERROR gpuGetDeviceCount failed"
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -166,12 +166,12 @@ def run_ranks(
 
 @contextmanager
 def _heard_between_looks(stop: Stop) -> Iterator[None]:
-    """While torch's agent looks at its ranks, ten times a second, a signal is noted, and heard when it has looked.
+    """Hold back a signal while torch's agent checks its ranks, ten times a second, and handle it after the check.
 
-    Raised in there it may be lost: the agent times each look, and where the exception comes before its clock is read
-    another one takes its place (`UnboundLocalError: ... 'start'`, torch 2.13, elastic/metrics/api.py), for which it
-    ends the ranks at once instead of letting them save. Ranks that have failed are told as that; where all have ended
-    well nobody waits for other pods, which may not come.
+    Raised inside the check it may be lost. The agent times each check, and an exception before its clock is read
+    becomes another one (`UnboundLocalError: ... 'start'`, torch 2.13, elastic/metrics/api.py). The agent then ends
+    the ranks at once instead of letting them save. Failed ranks are reported as failed. If all ranks have ended with
+    0, the launcher does not wait for other pods, which may never arrive.
     """
     from torch.distributed.elastic.agent.server.api import WorkerState
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -197,10 +197,10 @@ def _heard_between_looks(stop: Stop) -> Iterator[None]:
 
 
 def read_own_address() -> str | None:
-    """The address under which other pods reach this one; None on a machine that only knows its loopback.
+    """Return the address of this pod for other pods; None on a machine that only knows its loopback.
 
-    torch would hand out the host name, which nobody resolves in an MPIJob v1; and to torch a pod that comes back under
-    the same name is the one it has lost.
+    torch would publish the host name, which cannot be resolved in an MPIJob v1. torch also takes a pod that returns
+    under the same name for the pod that it has lost.
     """
     try:
         address = socket.gethostbyname(socket.gethostname())

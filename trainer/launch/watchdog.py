@@ -1,14 +1,15 @@
-"""Watches the ranks of a pod, and says which rank of the run does not arrive before a collective's time-out ends them.
+"""Watch the ranks of a pod, and name the rank that does not arrive before a collective's time-out ends the others.
 
-torch ends those that wait; the one that they wait for it cannot name, and gloo not even record. So this thread of the
-launcher, which no rank can hold up, looks at each rank's pulse:
+torch ends the waiting ranks; it cannot name the missing one, and gloo does not even record it. So this thread of the
+launcher, which no rank can block, reads each rank's pulse:
 
-    a rank waits for others, for as long as the time-out but for a margin
-        ─▶ every rank is asked: its witness for groups and collectives, a signal for its Python stack
-        ─▶ hangs/<pod>.json on the results volume, where the other pods' are read
-        ─▶ the verdict, by each pod from the same files
-    time-out: torch ends those that wait
-    and a while later: a pod whose only fault is a rank that does not arrive is ended by its launcher
+    a rank waits for the time-out minus a margin
+        ─▶ every rank is asked: a witness for collectives, a signal for its Python stack
+        ─▶ hangs/<pod>.json, next to the other pods' files
+        ─▶ the verdict, by each pod
+
+    time-out: torch ends the waiting ranks
+        ─▶ later: if a pod's only fault is a rank that does not arrive, its launcher ends the pod
 """
 
 from __future__ import annotations
@@ -48,21 +49,21 @@ from trainer.hang_detection.heartbeat import (
 )
 
 MARGIN, LEAST_MARGIN_S, MOST_MARGIN_S = 0.25, 2.0, 30.0
-"""Of the time-out, in which everybody is asked."""
+"""Share of the time-out in which all ranks are asked."""
 ANSWER_S = 2.5
 """A witness that has not answered by then does not run."""
 STACK_S = 0.5
 ENOUGH_S = 20.0
-"""After the time-out: torch has ended what it ends."""
+"""After the time-out: torch has then ended the waiting ranks."""
 
 log = logging.getLogger("trainer")
 
 
 class Watchdog(threading.Thread):
-    """From the start of a pod's ranks to their end.
+    """Watch a pod's ranks from their start to their end.
 
     Args:
-        pod, node: where they are.
+        pod, node: names of this pod and its node.
         nodes: pods of the run.
         processes: of this pod.
         timeout_s: of a collective.
@@ -81,7 +82,7 @@ class Watchdog(threading.Thread):
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
         self.verdict: HangVerdict | None = None
-        """None as long as nothing hangs."""
+        """None while no rank hangs."""
         self.ended = False
         """Whether the ranks of this pod were ended by it."""
         self._folder, self._pod, self._node = folder, pod, node
@@ -99,7 +100,9 @@ class Watchdog(threading.Thread):
         self._step = 0  # the highest of this pod's ranks at the alarm
 
     def set_environment(self, env: MutableMapping[str, str]) -> None:
-        """Where the ranks keep their pulse, and where torch's flight recorder goes when a collective times out."""
+        """Set the variables for the ranks' pulse files and for torch's flight recorder, which writes when a collective
+        times out.
+        """
         env[FOLDER] = str(self._pulses)
         env.setdefault("TORCH_FR_BUFFER_SIZE", str(self._recorded))
         env.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1" if self._recorded else "0")
@@ -107,16 +110,16 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         own = self._folder.pod_hang(self._pod)
-        with suppress(OSError):  # of an earlier attempt: to the others it would be of this one
+        with suppress(OSError):  # an earlier attempt's file would count for this attempt on other pods
             own.unlink(missing_ok=True)
         while not self._over.wait(self._poll_s):
             try:
                 self._look()
-            except Exception:  # what watches must not be what ends a run
+            except Exception:  # the watchdog must not end a run
                 log.exception("the watchdog could not look")
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._over.set()
         self.join()
         shutil.rmtree(self._pulses, ignore_errors=True)
@@ -124,7 +127,7 @@ class Watchdog(threading.Thread):
     def _look(self) -> None:
         now = time.monotonic()
         if now - self._looked > self._poll_s + self._margin_s:
-            self._awake = now  # this process did not run either: the whole machine stood still
+            self._awake = now  # this process did not run either: the whole machine was suspended
         self._looked = now
         self._find_ranks()
         readings = {rank: listener.read() for rank, listener in self._ranks.items()}
@@ -143,7 +146,7 @@ class Watchdog(threading.Thread):
             self._raise_alarm()
 
     def _follow(self, now: float, readings: dict[int, HeartbeatReading]) -> None:
-        """After the alarm: it was none if the ranks go on, and it is over if they do not end by themselves."""
+        """After the alarm: cancel it if the ranks continue, and end them if they do not end on their own."""
         assert self._alarm is not None
         latest = max((r.moved_ns for r in readings.values()), default=0) / 1e9
         ends = self._alarm + self._timeout_s
@@ -151,7 +154,7 @@ class Watchdog(threading.Thread):
             ends - self._margin_s < latest < ends - 1.0
             or max((r.step for r in readings.values()), default=0) > self._step
         ):
-            log.warning("the ranks go on: %s", self.verdict.sentence if self.verdict else "")
+            log.warning("the ranks continue: %s", self.verdict.sentence if self.verdict else "")
             self._alarm, self.verdict = None, None
             with suppress(OSError):
                 self._folder.pod_hang(self._pod).unlink(missing_ok=True)
@@ -162,7 +165,7 @@ class Watchdog(threading.Thread):
                     os.kill(reading.process, signal.SIGKILL)
 
     def _since(self, now: float, then_ns: int) -> float:
-        """Seconds; 0 for what is not."""
+        """Return the elapsed seconds; 0 if `then_ns` is 0."""
         return now - max(then_ns / 1e9, self._awake) if then_ns else 0.0
 
     def _find_ranks(self) -> None:
@@ -184,14 +187,14 @@ class Watchdog(threading.Thread):
             if len(pods) >= self._nodes or time.monotonic() > until or self._over.wait(self._poll_s):
                 break
         known = {state.rank: state for pod in pods for state in map(state_from, pod["ranks"])}
-        # a volume that takes no file keeps nobody from a verdict
+        # a full volume must not prevent a verdict
         known |= {state.rank: state for state in states}
         self.verdict = judge([known[rank] for rank in sorted(known)], self._nodes * self._processes)
         self._write(states)
         log.error("%s; stacks: %s", self.verdict.sentence, self._folder.hangs)
 
     def _ask_ranks(self) -> list[RankState]:
-        """What the ranks of this pod say, and what can be seen of those that do not."""
+        """Return the answers of this pod's ranks, and the visible state of silent ranks."""
         questions = {local: listener.ask() for local, listener in self._ranks.items()}
         sizes = {local: _size(stack_file(listener.path)) for local, listener in self._ranks.items()}
         for listener in self._ranks.values():

@@ -80,7 +80,7 @@ class Meter:
         return [*memory, *nvml, resident]
 
     def describe(self) -> dict[str, float | None] | None:
-        """Return the GPU's limits and its observed speed; None on a CPU. Fields: docs/run_directory.md."""
+        """Return the GPU's limits and its observed speed; None on a CPU. Fields: docs/formats.md."""
         if not self._device:
             return None
         return self._sampler.describe() if self._sampler else dict.fromkeys(GPU_FACTS)
@@ -198,7 +198,7 @@ class _Load(NamedTuple):
 
 
 class MachineLoad:
-    """The load of this rank's machine from now on.
+    """The load of this rank's machine since the call.
 
     A container sees the processors of its whole node, but only the pressure of its own control group. Processes of the
     run are the launcher and all that it started; in a rehearsal also the rehearsal's MLflow server and other launchers.
@@ -225,7 +225,7 @@ class MachineLoad:
             self._samples, self._every_s = self._samples[::2], 2 * self._every_s
 
     def describe(self, span_s: tuple[float, float] | None = None) -> dict[str, float | None]:
-        """Return the fields in docs/run_directory.md; null if the system does not report one.
+        """Return the fields in docs/formats.md; null if the system does not report one.
 
         Args:
             span_s: start and end of the timed steps in seconds since 1970; None = all the time.

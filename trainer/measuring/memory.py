@@ -101,7 +101,7 @@ class HostCounters(Counters):
     """Counters of the process's resident set, which includes its libraries and shared pages.
 
     The peak is from getrusage, a tenth of the cost of /proc/self/status, which formats sixty lines for one number.
-    On Linux, getrusage never falls below the peak of the program that started this one by exec (mm.h,
+    On Linux, getrusage never falls below the peak of the program that started this program by exec (mm.h,
     setmax_mm_hiwater_rss). Below that peak, status is read.
     """
 
@@ -273,7 +273,7 @@ class TrainingMemory:
         return reading
 
     def describe(self, observed: Observed, data_set: int, micro_batches: int) -> dict[str, Any] | None:
-        """Return the facts for the run directory (docs/memory.md); None if no step has counted.
+        """Return the facts for the run directory (docs/memory.md); None without counted steps.
 
         Args:
             data_set: bytes of the data set on the device.

@@ -40,7 +40,7 @@ MOST_EVENTS = 300_000
 
 
 def start_history() -> None:
-    """Make the allocator record allocations and releases from now on."""
+    """Make the allocator record the following allocations and releases."""
     torch.cuda.memory._record_memory_history(
         "all", context="alloc", stacks="python", max_entries=MOST_EVENTS, clear_history=True
     )

@@ -1,9 +1,10 @@
-"""Memory of one rank, counted: the run's own engine takes two steps on tensors without storage, over a process group
-that is not there, while the life of every storage is followed (docs/memory.md).
+"""Count the memory of one rank: the run's own engine takes two steps on tensors without storage.
 
-    command ─▶ rules ─▶ memory_profile ─▶ steps: one rank alone (fake_cluster), two steps ─▶ timeline ─▶ result
+The process group is a fake one, and the life of every storage is followed (docs/memory.md).
+
+    command ─▶ rules ─▶ memory_profile ─▶ steps: a single rank (fake_cluster), two steps ─▶ timeline ─▶ result
                         several counts    watched by storages and causes
 
-Nothing here outlives a count: what libraries are told otherwise is told by context managers, which take it back.
-The way a run goes imports nothing of this package.
+A count leaves no trace in its process: context managers replace functions of libraries and restore them. Code on a
+run's own path does not import this package.
 """

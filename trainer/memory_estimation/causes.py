@@ -1,4 +1,4 @@
-"""What each storage is held for: found by looking into the engine, and by watching who makes what."""
+"""Find the cause of each storage, by looking into the engine and by watching which function made it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Row = tuple[Any, str, Wrapper]
 
 @contextmanager
 def attributed(watch: StorageWatch, strategy: str) -> Iterator[None]:
-    """While it is entered, `watch` knows who asks for memory: gathering, reducing, masks, the loss."""
+    """Let `watch` know the cause of allocations while it is entered: gathering, reducing, masks, the loss."""
     rows = [*_native(), *(_deepspeed() if STRATEGIES[strategy].deepspeed_stage else ())]
     with ExitStack() as stack:
         for owner, name, wrap in rows:
@@ -35,7 +35,7 @@ def attributed(watch: StorageWatch, strategy: str) -> Iterator[None]:
 
 
 def _native() -> Iterator[Row]:
-    """(owner, its function, what wraps that function for a watch)"""
+    """Yield (owner, its function, the watch's wrapper of it)."""
     yield FSDPParamGroup, "unshard", _inside("gathered")
     yield FSDPParamGroup, "wait_for_unshard", _inside("gathered")
     yield FSDPParamGroup, "post_backward", _reducing(_unsharded_gradients)
@@ -61,7 +61,7 @@ def _deepspeed() -> Iterator[Row]:
 
 
 def _inside(cause: str, final: bool = True) -> Wrapper:
-    """What a function makes is held for `cause`."""
+    """Attribute storages that a function makes to `cause`."""
 
     def wrap(watch: StorageWatch, function: Function) -> Function:
         @functools.wraps(function)
@@ -75,7 +75,7 @@ def _inside(cause: str, final: bool = True) -> Wrapper:
 
 
 def _reducing(gradients: Function) -> Wrapper:
-    """What autograd has just made are gradients; what is made on the way to the other ranks are buckets."""
+    """Attribute autograd's results to gradients, and storages for their transfer to buckets."""
 
     def wrap(watch: StorageWatch, function: Function) -> Function:
         @functools.wraps(function)
@@ -98,7 +98,9 @@ def _unsharded_gradients(group: Any, *_: Any) -> Iterator[Any]:
 
 
 def _loss(watch: StorageWatch, function: Function) -> Function:
-    """The logits, what the loss is computed by, and what its backward pass makes until the logits' gradient."""
+    """Attribute to the loss: the logits, the storages of its forward pass, and of its backward pass until their
+    gradient.
+    """
 
     @functools.wraps(function)
     def call(logits: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -113,7 +115,7 @@ def _loss(watch: StorageWatch, function: Function) -> Function:
 
 
 def _nodes_between(end: Tensor, start: Tensor) -> list[Any]:
-    """The autograd nodes from `end` back to `start`, whose own node is left out."""
+    """Return the autograd nodes from `end` back to `start`, without the node of `start`."""
     found, waiting = [], [end.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -124,7 +126,7 @@ def _nodes_between(end: Tensor, start: Tensor) -> list[Any]:
 
 
 def attribute_state(watch: StorageWatch, engine: Any) -> None:
-    """Parameters and their fp32 copies, between two steps: what is gathered must be given back, or known already."""
+    """Attribute parameters and their fp32 copies, between two steps: gathered ones must be freed, or known already."""
     parameters = list(engine.module.parameters())
     for tensor in (*parameters, *engine.module.buffers()):
         watch.attribute(tensor, "parameters", final=True)
@@ -139,13 +141,13 @@ def attribute_state(watch: StorageWatch, engine: Any) -> None:
 
 
 def attribute_teacher(watch: StorageWatch, teacher: Any) -> None:
-    """The network that the model learns from."""
+    """Attribute the network that the model learns from."""
     for tensor in teacher.tensors():
         watch.attribute(tensor, "teacher", final=True)
 
 
 def attribute_gradients(watch: StorageWatch, engine: Any) -> None:
-    """What the backward pass has left, before the update takes it."""
+    """Attribute the gradients after the backward pass, before the update uses them."""
     for tensor in (*engine.module.parameters(), *list_masters(engine)):
         watch.attribute(tensor.grad, "gradients")
     optimizer = optimizer_of_deepspeed(engine)
@@ -156,13 +158,13 @@ def attribute_gradients(watch: StorageWatch, engine: Any) -> None:
 
 
 def attribute_optimizer(watch: StorageWatch, engine: Any) -> None:
-    """What the first update has made."""
+    """Attribute the state that the first update has made."""
     for tensor in list_states(engine):
         watch.attribute(tensor, "optimizer state", final=True)
 
 
 def list_states(engine: Any) -> Iterator[Any]:
-    """Moments and counters of every optimizer of an engine."""
+    """Yield moments and counters of every optimizer of an engine."""
     found = [optimizer_of_deepspeed(engine), getattr(engine, "_optimizer", None)]
     for optimizer in [*getattr(engine, "optimizers", []), *found]:
         optimizer = getattr(optimizer, "optimizer", optimizer)  # DeepSpeed's has torch's inside
@@ -171,12 +173,12 @@ def list_states(engine: Any) -> Iterator[Any]:
 
 
 def optimizer_of_deepspeed(engine: Any) -> Any:
-    """DeepSpeed's own; None of other engines."""
+    """Return DeepSpeed's optimizer; None for other engines."""
     return getattr(getattr(engine, "_engine", None), "optimizer", None)
 
 
 def list_masters(engine: Any) -> list[Any]:
-    """DeepSpeed's fp32 copies of the parameters; none of other engines."""
+    """Return DeepSpeed's fp32 copies of the parameters; empty for other engines."""
     optimizer = optimizer_of_deepspeed(engine)
     found = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # stage 3
     return list(found or getattr(optimizer, "single_partition_of_fp32_groups", None) or [])

@@ -1,4 +1,4 @@
-"""The command `python -m trainer.count`: what one rank of a run would hold, counted without a GPU and without data."""
+"""The command `python -m trainer.count`: count the memory of one rank without a GPU and without data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 def main(arguments: list[str], env: Mapping[str, str]) -> int:
-    """Prints the table; an exit code of stratlab_spec/exit_codes.py."""
+    """Print the table; return an exit code of stratlab_spec/exit_codes.py."""
     given = _parse(arguments)
     per_node = given.per_node or given.ranks
     try:
@@ -68,7 +68,7 @@ def _file_problems(given: argparse.Namespace) -> Iterator[str]:
         if file and Path(file).is_dir():
             yield f"--{option}={file}: is a folder, expected a file [SL-count-file-is-folder]"
         elif file and not Path(file).absolute().parent.is_dir():
-            yield f"--{option}={file}: its folder is not there [SL-count-file-no-folder]"
+            yield f"--{option}={file}: its folder is missing [SL-count-file-no-folder]"
         elif file and not os.access(Path(file).absolute().parent, os.W_OK):
             yield f"--{option}={file}: its folder cannot be written [SL-count-file-unwritable]"
     if given.operations and (given.json or given.rank):
@@ -109,7 +109,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--top", type=_positive, default=12, help="groups of storages to list (default: 12)")
     parser.add_argument("--json", metavar="FILE", help="write everything there as well")
     parser.add_argument(
-        "--operations", metavar="FILE", help="write what `stratlab predict` reads there: several small counts"
+        "--operations",
+        metavar="FILE",
+        help="write `stratlab predict`'s operations file there: several small counts",
     )
     return parser.parse_args(arguments)
 
@@ -129,7 +131,7 @@ def _settings(env: Mapping[str, str], given: list[str]) -> dict[str, str]:
 
 
 def _build_say() -> tuple[Say, Say]:
-    """(what begins, which is always told; how far it is, told every PROGRESS_S), on stderr."""
+    """Return two functions that print to stderr: one for each beginning, one for progress every PROGRESS_S."""
     began = last = time.monotonic()
 
     def begin(text: str) -> None:

@@ -1,12 +1,12 @@
-"""One rank of many, alone in its process, on a device that is not there: what libraries are told otherwise.
+"""One rank of many in its own process, on a fake device: replacements of functions in libraries.
 
-`alone`: a process group that moves nothing, and libraries that ask no other rank. What is replaced are questions to
-other ranks (are the parameters' shapes alike, what does the next stage send) and places where a library cannot deal
-with a tensor without storage. None of it changes what is allocated.
+`alone`: a process group that moves no data, and libraries that do not ask other ranks. It replaces questions to other
+ranks (whether the parameters' shapes agree, which shapes the next stage sends) and places where a library cannot
+handle a tensor without storage. The replacements do not change the allocations.
 
-`as_on_cuda`: what autocast and the attention do on CUDA and not on a CPU, said of fake CPU tensors. Fake CUDA tensors
-are no way out: without a driver their backward pass fails, because autograd asks CUDA for its contexts
-(`stash_current_streams`, torch 2.13). These rules are read from torch's sources; no GPU has confirmed them.
+`as_on_cuda`: the behaviour of autocast and attention on CUDA, for fake CPU tensors. Fake CUDA tensors do not work:
+without a driver their backward pass fails, because autograd asks CUDA for its contexts (`stash_current_streams`,
+torch 2.13). These rules come from torch's sources; they are not verified on a GPU.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from trainer.strategies import nd
 
 @contextmanager
 def alone(config: Config, ranks: int, rank: int, per_node: int) -> Iterator[None]:
-    """This process is rank `rank` of `ranks`, of which `per_node` share a node; the others do not exist."""
+    """Make this process rank `rank` of `ranks`, of which `per_node` share a node; the others do not exist."""
     assert not dist.is_initialized(), "a process with a process group of its own"
     own = {"RANK": rank, "LOCAL_RANK": rank % per_node, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": per_node}
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "DS_ACCELERATOR": "cpu"}
@@ -68,17 +68,17 @@ def alone(config: Config, ranks: int, rank: int, per_node: int) -> Iterator[None
 
 
 def _forget_meshes() -> None:
-    """DTensor keeps what operators give by the shape of the mesh, with the mesh and so with its groups inside."""
+    """Clear DTensor's caches of operators' results: they hold the meshes, and so their process groups."""
     _clear_sharding_prop_cache()
     clear_redistribute_planner_cache()
 
 
 def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
-    """Owner -> attributes.
+    """Return owner -> attributes.
 
-    Cached is what does not change while a process lives, and costs each time: a library opened, a program started. Fake
-    tensors ask for CUDA at each new operator call, DeepSpeed for a CPU's nodes at each reduction: 57,000 and 1,200
-    times for ZeRO-3 of 36 layers.
+    Values that stay the same while a process lives are cached, because each call takes time: a library opened, a
+    program started. Fake tensors look for CUDA at each new operator call, DeepSpeed for a CPU's nodes at each
+    reduction: 57,000 and 1,200 times for ZeRO-3 of 36 layers.
     """
     return {
         torch.cuda: {"is_available": functools.cache(torch.cuda.is_available)},  # asked at each operator call
@@ -95,18 +95,18 @@ def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """No other rank is asked."""
+    pass
 
 
 def _equal_splits(counts: list[list[int]], rows: int) -> list[list[int]]:
-    """Tokens are spread evenly over the experts: as many rows come as go."""
+    """Spread tokens evenly over the experts: as many rows arrive as leave."""
     ranks = len(counts[0])
     each, left = divmod(rows, ranks)
     return [[each + int(rank < left) for rank in range(ranks)]] * 2
 
 
 def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
-    """With real tensors: meshes read their ranks, and deepcopy knows no fake tensor."""
+    """Run with real tensors: meshes read their ranks, and deepcopy does not support fake tensors."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -117,7 +117,9 @@ def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _move_if_elsewhere(move: Callable[..., Any]) -> Callable[..., Any]:
-    """`to` swaps a fake parameter with what it was converted to, and fails if that is the parameter itself."""
+    """Skip `to` if it changes nothing: it swaps a fake parameter with its copy, and fails if both are the same
+    tensor.
+    """
 
     @functools.wraps(move)
     def to(module: torch.nn.Module, *where: Any, **named: Any) -> Any:
@@ -130,7 +132,7 @@ def _move_if_elsewhere(move: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_alone(wrap: Callable[..., Any]) -> Callable[..., Any]:
-    """DDP whose all-reduce leaves the bucket as it is: the reducer's own asks a fake work for its result."""
+    """Give DDP an all-reduce that leaves the bucket unchanged: the reducer's own asks a fake work for its result."""
 
     @functools.wraps(wrap)  # our own ddp looks at its signature when it is first imported
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -149,7 +151,7 @@ def _finished(tensor: torch.Tensor) -> Any:
 
 
 class _SteadyReducer:
-    """DDP's reducer with the buckets of its first step, of the same bytes: to make others, ranks exchange indices."""
+    """DDP's reducer with the buckets of its first step: to build others of the same bytes, ranks exchange indices."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
@@ -162,7 +164,9 @@ class _SteadyReducer:
 
 
 def _guess_stream(config: Config, ranks: int) -> Callable[[bool], torch.Tensor]:
-    """What a stage would hear from its neighbour: the stream between the layers, or its gradient."""
+    """Return a function that builds a neighbour's message to a stage: the stream between the layers, or its
+    gradient.
+    """
 
     def guess(requires_grad: bool) -> torch.Tensor:
         shape = read_shape(config)
@@ -176,8 +180,11 @@ def _guess_stream(config: Config, ranks: int) -> Callable[[bool], torch.Tensor]:
 
 
 def _pipeline_alone(guess: Callable[[bool], torch.Tensor]) -> dict[Any, dict[str, Any]]:
-    """What stages tell each other before the first step: metadata, with a vote on how to find it, or (torch 2.11, which
-    calls no methods for that) shapes in a list of objects."""
+    """Replace the messages of the stages before the first step.
+
+    They exchange metadata, with a vote on how to find it, or (torch 2.11, which calls no methods for that) shapes in
+    a list of objects.
+    """
     if not hasattr(PipelineStage, "_recv_meta"):
 
         def fill(objects: list[Any], *_: Any, **__: Any) -> None:
@@ -197,14 +204,14 @@ def _pipeline_alone(guess: Callable[[bool], torch.Tensor]) -> dict[Any, dict[str
 
 
 def _vote_alone(_: Any, stages: Any, *__: Any) -> None:
-    """As all ranks decide here: shapes are found by running one micro-batch."""
+    """Decide as all ranks do here: shapes are found by running one micro-batch."""
     for one in stages:
         one._inference_mode = pipelining.InferenceMode.DYNAMIC
 
 
 @contextmanager
 def _deepspeed_alone() -> Iterator[None]:
-    """DeepSpeed without a check over all ranks, and without what an earlier engine of this process has left."""
+    """Run DeepSpeed without a check over all ranks, and without leftovers of an earlier engine of this process."""
     import deepspeed.comm.comm
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
     from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
@@ -226,15 +233,16 @@ IN_FP32 = (
     *("layer_norm", "group_norm", "rms_norm", "softmax.int", "log_softmax.int", "sum", "sum.dim_IntList"),
     *("cumsum", "exp", "log", "pow.Tensor_Scalar", "rsqrt", "reciprocal", "softplus", "logsumexp"),
 )
-"""Of AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE (ATen/autocast_mode.h), what models call; none of it is in the
-CPU's list, so that there is nothing to come back to."""
+"""Operators of AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE (ATen/autocast_mode.h) that models call. The CPU's
+list lacks all of them, so that there is no state to restore."""
 OFFER = packing.Offer("cuda", (9, 0), varlen=True)
-"""A GPU of today, with torch as it is pinned."""
+"""A current GPU, with the pinned torch."""
 
 
 @contextmanager
 def as_on_cuda(watch: StorageWatch) -> Iterator[None]:
-    """Under autocast: norms and sums in fp32. Always: the attention kernel that CUDA would choose, and what it keeps.
+    """Under autocast: norms and sums in fp32. Always: the attention kernel that CUDA would choose, and the tensors it
+    keeps.
 
     | mask | element type | key heads     | kernel            | keeps for the backward pass           |
     |------|--------------|---------------|-------------------|---------------------------------------|
@@ -260,7 +268,7 @@ def as_on_cuda(watch: StorageWatch) -> Iterator[None]:
 
 
 def _multiply_into_fp32(a: Tensor, b: Tensor) -> Tensor:
-    """One product, without its factors in fp32."""
+    """Allocate one product, without its factors in fp32."""
     return a.new_empty((a.shape[0], b.shape[1]), dtype=torch.float32)
 
 

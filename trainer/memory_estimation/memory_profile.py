@@ -1,14 +1,15 @@
-"""An operations file: a few small counts of one strategy, from which every depth, batch and number of ranks follows.
+"""Build an operations file: a few small counts of one strategy predict every depth, batch and number of ranks.
 
-    settings ─▶ corners: depths x micro-batches, ranks ─▶ engines, beside each other ─▶ samples ─▶ content
+    settings ─▶ corners: depths x micro-batches, ranks ─▶ engines in parallel ─▶ samples ─▶ content
 
-What a window of the step holds (timeline.py) grows evenly with the layers and, between two counted micro-batches and
-behind the last one, with their rows; what is sharded is shared out by 1 / ranks. So counted are two depths with three
-micro-batches, and once more on another number of ranks, where all data shares one axis. Behind the smaller depth every
-moment that may be the peak is there. A model with few layers, or whose depth is no setting, is counted whole.
+The memory of a window of the step (timeline.py) grows linearly with the layers. Between two counted micro-batches,
+and above the largest, it also grows linearly with their rows. Sharded memory is divided by the number of ranks. So
+two depths are counted with three micro-batches, and once more on another number of ranks, where all data shares one
+axis. The smaller depth already has every moment that may be the peak. A model with few layers, or with a depth that
+is not a setting, is counted whole.
 
-Each engine counts in a process that is forked from the one that has loaded torch and DeepSpeed, which costs seconds and
-most of the memory: forked processes share both.
+Each engine counts in a process that is forked after torch and DeepSpeed are loaded. Loading them takes
+seconds and most of the memory, and forked processes share both.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.layout.mesh_rules import resolve_axes
 from stratlab_spec.layout.parallel_dims import count_stages
 from stratlab_spec.memory.profiles import CPU, CUDA, SCHEMA
-from stratlab_spec.models.decoder import SHAPES, count_layer_parameters, resize_decoder, resize_vit
+from stratlab_spec.models.decoder import count_layer_parameters
+from stratlab_spec.models.decoder_json import resize_decoder, resize_vit
+from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.models.model_specs import VIT
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import PREFIX, Config
@@ -53,16 +56,16 @@ def count_side_by_side(
     order: Sequence[int],
     begins: Callable[[Task], None],
 ) -> Iterator[Result]:
-    """What `count` makes of each task, in the order of the tasks; in this process where there is one processor or task.
+    """Yield `count(task)` of each task in order; in this process if there is only one processor or task.
 
     Args:
         count: a function of a module.
-        order: places of the tasks, those that take longest first.
-        begins: hears of a task when it is due.
+        order: places of the tasks, the longest first.
+        begins: called with a task when it is due.
 
     Raises:
-        DataMissing: a process was killed, for memory as a rule.
-        Whatever `count` raises.
+        DataMissing: a process was killed, usually for memory.
+        Exception: any error of `count`.
     """
     processes = min(MOST, len(tasks), len(os.sched_getaffinity(0)))
     if processes < 2:
@@ -85,29 +88,29 @@ def count_side_by_side(
 
 
 def _end_with_parent() -> None:
-    """Ctrl-C ends it without a word, unless that is ignored; and so does the end of whoever waits for it."""
+    """End this process silently on Ctrl-C, unless that is ignored, and when its parent ends."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 FEW_LAYERS, FEW_LAYERS_OF_STAGE_3 = 4, 6
-"""Of the smaller depth. With four layers the fullest moment of DeepSpeed's stage 3 is another one than with many:
-ViT-Huge with two images would be foreseen 5.5 % too high."""
+"""Layers of the smaller depth. With four layers DeepSpeed's stage 3 has its fullest moment elsewhere than with many:
+the forecast for ViT-Huge with two images would be 5.5 % too high."""
 BY_NODES = tuple(name for name, row in STRATEGIES.items() if row.by_nodes)
-"""Strategies whose axes follow from how many ranks share a node: their files answer for that number alone."""
+"""Strategies whose axes follow from the number of ranks per node: their files answer only for that number."""
 BY_RANKS = tuple(name for name, row in STRATEGIES.items() if len(row.axes) == 1 and name not in BY_NODES)
-"""Strategies with one axis of data: what is shared out is shared out over all ranks alike, from two on."""
+"""Strategies with one axis of data: sharded parts are divided over all ranks alike, from two on."""
 OTHER_RANKS = (8, 2)
 FP32 = 4
-"""Bytes of a number, as buckets are asked for."""
+"""Bytes of a number, in sizes of buckets."""
 IMAGES = (2, 16, 32)
 """Micro-batches that are counted of images."""
 
 
 @dataclass(frozen=True)
 class Corner:
-    """One count: its numbers of layers (0 = as asked for), rows and ranks, and which rank."""
+    """One count: its numbers of layers (0 = the setting's), rows and ranks, and which rank."""
 
     layers: int
     rows: int
@@ -116,7 +119,7 @@ class Corner:
 
 
 def own_layers(config: Config) -> int:
-    """Of the model where nobody asks for a depth; 0 where none can be asked for."""
+    """Return the model's own number of layers; 0 if its depth is not a setting."""
     if config.model_path or config.teacher:
         return 0
     shape = SHAPES.get(config.model) or VIT.get(config.model)
@@ -124,7 +127,7 @@ def own_layers(config: Config) -> int:
 
 
 def depths_of(config: Config, asked: int, stages: int) -> tuple[int, ...]:
-    """Layers that are counted; (0,) is all of those that were asked for."""
+    """Return the numbers of layers to count; (0,) counts the model whole."""
     if not asked:
         return (0,)
     step = max(stages, _period(config))
@@ -133,19 +136,22 @@ def depths_of(config: Config, asked: int, stages: int) -> tuple[int, ...]:
 
 
 def _few_layers(config: Config, asked: int) -> int:
-    """More than are gathered at once (the block that computes, those ahead of it, one that is given back), and under
-    stages 1 and 2 more than fill a bucket of gradients, behind which room for all of them is taken."""
+    """Return a depth that exceeds the layers gathered at once and, under stages 1 and 2, one bucket of gradients.
+
+    Gathered at once are the computing block, the blocks prefetched, and one that is being freed. After the first full
+    bucket, stages 1 and 2 allocate room for all gradients.
+    """
     stage = STRATEGIES[config.strategy].deepspeed_stage
     few = max(FEW_LAYERS_OF_STAGE_3 if stage == 3 else FEW_LAYERS, 2 + config.prefetch_blocks)
     if stage not in (1, 2):
         return few
     filled = -(-reduce_bucket_bytes(config) // (FP32 * _count_block(config)))
-    # a bucket that the whole model does not fill is full at no depth
+    # a bucket that the whole model does not fill is never full
     return max(few, 2 + filled) if filled < asked else few
 
 
 def _count_block(config: Config) -> int:
-    """Parameters of one; of a vision transformer's those of products, which are nearly all."""
+    """Return the parameters of one block; for a vision transformer only its matrices, which are nearly all."""
     if config.model in SHAPES:
         return count_layer_parameters(resize_decoder(SHAPES[config.model], config))
     shape = resize_vit(VIT[config.model], config)
@@ -153,15 +159,17 @@ def _count_block(config: Config) -> int:
 
 
 def _period(config: Config) -> int:
-    """Layers after which a pattern repeats."""
+    """Return the number of layers after which a pattern repeats."""
     _, _, every = config.activation_checkpointing.partition("every_")
     return int(every) if every else 1
 
 
 def rows_of(config: Config) -> tuple[int, ...]:
-    """Micro-batches that are counted: up to that of the run, because with more rows another moment may be the fullest.
-    Of text one row, those from which the loss holds no more (its probabilities, a chunk of logits), so many that
-    several chunks follow each other, and twice that."""
+    """Return the micro-batches to count, up to the run's: with more rows another moment may be the fullest.
+
+    For text: one row, the rows from which the loss stops growing (its probabilities, a chunk of logits), enough rows
+    for several consecutive chunks, and twice that.
+    """
     asked = config.micro_batch_size
     if not config.is_text:
         return tuple(sorted({*IMAGES, max(asked, *IMAGES)}))
@@ -185,7 +193,7 @@ def list_corners(config: Config, ranks: int, depths: tuple[int, ...], stages: in
 
 
 def group_by_engine(corners: list[Corner], stages: int) -> list[list[Corner]]:
-    """Counts that share an engine: those that differ in rows alone, unless its stages take one shape."""
+    """Group counts that share an engine: they differ only in rows, unless its stages take one shape."""
     if stages > 1:
         return [[corner] for corner in corners]
     return [list(same) for _, same in groupby(corners, lambda corner: replace(corner, rows=0))]
@@ -208,7 +216,7 @@ class _Task:
 
     @property
     def work(self) -> int:
-        """What its seconds are a multiple of: layers times steps."""
+        """Return layers times steps; the duration is proportional to it."""
         return (self.corners[0].layers or self.asked or 1) * (len(self.corners) + 1)
 
 
@@ -221,13 +229,12 @@ def build_operations(
     say: Say = print,
     cuda: bool = True,
 ) -> dict[str, Any]:
-    """The content of the file for these settings.
+    """Return the content of the file for these settings; call `say` before each count begins.
 
     Args:
         env: TRAINER_* variables.
         per_node: ranks that share a node.
         labels, channels: of an image data set; 0 = as known.
-        say: hears of each count before it begins.
         cuda: with CUDA's autocast and attention; else a CPU's, for runs on one.
 
     Raises:
@@ -265,7 +272,7 @@ def build_operations(
     order = sorted(range(len(tasks)), key=lambda place: -tasks[place].work)
     for found in count_side_by_side(_count, tasks, order, begins):
         samples += found
-    # what is scaled would be nothing where a window was not seen
+    # scaling would give nothing for an unseen window
     if not all(AT_ONCE in sample["windows"] for sample in samples):
         for sample in samples:
             sample["windows"].pop(AT_ONCE, None)

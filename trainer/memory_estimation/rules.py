@@ -1,6 +1,6 @@
-"""Which runs can be counted, and which of their settings an operations file keeps; without torch.
+"""Rules for runs that can be counted, and the settings that an operations file keeps; without torch.
 
-Every rule holds that the run itself would meet, and those of what cannot be counted.
+They are the rules of the run itself, and further ones for settings that cannot be counted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from stratlab_spec.strategies import STRATEGIES
 
 
 def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int) -> Config:
-    """The settings of `env` if rank `rank` of `ranks`, of which `per_node` share a node, can be counted.
+    """Return the settings of `env` if rank `rank` of `ranks`, of which `per_node` share a node, can be counted.
 
     Raises:
         ConfigError: naming every broken rule at once.
-        DataMissing: a model whose shape is not to be had.
+        DataMissing: a model whose shape is not available.
     """
     problems = list(_rank_problems(ranks, rank, per_node))
     try:
@@ -50,8 +50,8 @@ def _uncounted(config: Config) -> Iterator[str]:
         yield f"TRAINER_MODE={config.mode!r}: only training is counted; expected train [SL-count-mode]"
     if STRATEGIES[config.strategy].file == "ddp" and config.reduce_dtype != "fp32":
         yield (
-            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: cannot be counted with {config.strategy}, whose conversion "
-            "waits for a collective that is not there; expected fp32 [SL-count-reduce-dtype]"
+            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: cannot be counted with {config.strategy}, because its "
+            "conversion waits for a collective that the count does not have; expected fp32 [SL-count-reduce-dtype]"
         )
     if config.compile:
         yield (
@@ -60,7 +60,7 @@ def _uncounted(config: Config) -> Iterator[str]:
         )
     if config.is_text and config.precision == "fp32" and read_shape(config).experts:
         yield (
-            "TRAINER_PRECISION=fp32: grouped products of experts are counted in 16 bits alone; expected auto, bf16, "
+            "TRAINER_PRECISION=fp32: grouped products of experts are only counted in 16 bits; expected auto, bf16, "
             "bf16_native or fp16 [SL-count-experts-fp32]"
         )
     if config.model == "cnn_lstm" and not config.model_path:
@@ -77,7 +77,7 @@ IMAGES_ALONE = ("image_size", "augment", "batch_norm", "label_smoothing")
 
 
 def settings_that_matter(config: Config, scaled: tuple[str, ...]) -> dict[str, Any]:
-    """Setting -> value: every one that is in no table here, so that a new setting counts as one that matters.
+    """Return setting -> value of all settings that are in no table here: a new setting counts as one that matters.
 
     Args:
         scaled: settings for whose values the file has an answer.
@@ -88,11 +88,11 @@ def settings_that_matter(config: Config, scaled: tuple[str, ...]) -> dict[str, A
 
 
 def defaults_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What each of them is where nobody says anything. `precision` on a GPU of today."""
+    """Return the default of each setting; `precision` as on a current GPU."""
     found = {name: Config.model_fields[name].default for name in settings}
     return found | {"precision": "bf16"}
 
 
 def build_key(content: Mapping[str, Any]) -> str:
-    """Of what the figures of a file depend on."""
+    """Return a hash of the settings on which the figures of a file depend."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

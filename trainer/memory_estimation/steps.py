@@ -1,9 +1,9 @@
-"""Two steps of a run's own engine, on nothing, and what they held.
+"""Run two steps of a run's own engine on fake tensors, and count the memory that they held.
 
     settings ─▶ model, batch without data ─▶ engine ─▶ step 1 makes the optimizer's state ─▶ step 2 is counted
 
-Code that reads a value gets the answer of an ordinary step. What a strategy keeps in host memory (`offload`) is told
-apart by where the engine keeps it, not by its device, for a count has none.
+Code that reads a value gets the value of an ordinary step. Tensors that a strategy keeps in host memory (`offload`)
+are recognized by their place in the engine, because a count has no device.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ aten = torch.ops.aten
 
 
 class OrdinaryValues(TorchDispatchMode):
-    """Answers for fake tensors alone: a mesh reads its ranks from real ones.
+    """Answer reads of fake tensors only: a mesh reads its ranks from real ones.
 
     A floating-point number is 1 (a norm, a loss that is finite), a flag false, a count 0.
     """
@@ -75,7 +75,7 @@ MIXED = ("mixup", "all")
 
 @dataclass(frozen=True)
 class Pictures:
-    """What an image model must know of the data; a language model needs none of it."""
+    """Facts of the data that an image model needs; a language model does not need them."""
 
     labels: int
     channels: int
@@ -88,16 +88,16 @@ KNOWN = {
     "food101": Pictures(101, 3),
 }
 PHOTOGRAPHS = Pictures(1000, 3)
-"""Of any other data set, unless somebody says otherwise."""
+"""Of any other data set, by default."""
 MOST = 1_000_000
 """Classes or channels: no data set has as many."""
 
 
 def find_pictures(config: Config, labels: int = 0, channels: int = 0) -> Pictures:
-    """Classes and channels of the data set; what is given (not 0) goes first.
+    """Return classes and channels of the data set; an argument other than 0 overrides it.
 
     Raises:
-        ConfigError: a number that cannot be given.
+        ConfigError: a number out of bounds.
     """
     given = {"labels": labels, "channels": channels}
     if problems := [
@@ -111,10 +111,10 @@ def find_pictures(config: Config, labels: int = 0, channels: int = 0) -> Picture
 
 
 def build_empty_model(config: Config, pictures: Pictures) -> Learner:
-    """The run's model on the meta device.
+    """Return the run's model on the meta device.
 
     Raises:
-        ConfigError, DataMissing: a model that cannot be, or whose shape is not to be had.
+        ConfigError, DataMissing: a model that cannot be built, or whose shape is not available.
     """
     if config.is_text:
         return build_decoder(config, empty=True)
@@ -125,8 +125,9 @@ def build_empty_model(config: Config, pictures: Pictures) -> Learner:
 
 
 def build_micro_batch(config: Config, pictures: Pictures) -> tuple[Tensor, Tensor]:
-    """(inputs, labels) as the run's data gives them, m rows: images float [m, channel, edge, edge] with int64 [m] or
-    float [m, class], text int64 [m, 2, token] with int64 [m, token]."""
+    """Return (inputs, labels) as the run's data gives them, m rows: images float [m, channel, edge, edge] with int64
+    [m] or float [m, class], text int64 [m, 2, token] with int64 [m, token].
+    """
     m = config.micro_batch_size
     if config.is_text:
         inputs = torch.zeros((m, 2, config.seq_len), dtype=torch.int64)
@@ -142,12 +143,12 @@ OF_DEEPSPEED = (
     *("param_buffer_of_bit16_for_cpu_offload_groups", "temp_grad_buffer_for_cpu_offload"),
     *("accumulated_grads_in_cpu", "grad_partitions_flat_buffer"),
 )
-"""Attributes of DeepSpeed's optimizers, of stages 1 and 2 and of stage 3, whose tensors are on its `self.device`: the
+"""Attributes of DeepSpeed's optimizers, of stages 1 and 2 and of stage 3, with tensors on its `self.device`: the
 host's with offload_optimizer (stage_1_and_2.py, stage3.py, 0.19.8)."""
 
 
 def move_to_host(watch: StorageWatch, engine: Any, offload: str) -> None:
-    """Tells the watch which storages of now are the host's; nothing without offload."""
+    """Mark the current storages that are in host memory; do nothing without offload."""
     if offload == "none":
         return
     for tensor in (*list_states(engine), *_list_kept(engine, offload)):
@@ -157,7 +158,7 @@ def move_to_host(watch: StorageWatch, engine: Any, offload: str) -> None:
 def _list_kept(engine: Any, offload: str) -> Iterator[Any]:
     parameters = list(engine.module.parameters())
     optimizer = optimizer_of_deepspeed(engine)
-    if optimizer is None:  # fully_shard's: shards, and what is reduced into shards
+    if optimizer is None:  # fully_shard's shards, and gradients that are reduced into shards
         yield from parameters
         yield from (parameter.grad for parameter in parameters)
         return
@@ -177,7 +178,7 @@ Say = Callable[[str], None]
 
 
 class _WatchedPhase(Phase):
-    """Tells the watch where the step is; phases may lie in each other."""
+    """Report the current phase to the watch; phases may be nested."""
 
     __slots__ = ("_before", "_leave", "_watch")
 
@@ -203,7 +204,7 @@ class _WatchedPhases(Phases):
 
 
 def count(config: Config, ranks: int, rank: int, pictures: Pictures, **more: Any) -> Count:
-    """As `count_batches`, of one run."""
+    """Do the same as `count_batches` for one run."""
     (found,) = count_batches([config], ranks, rank, pictures, **more)
     return found
 
@@ -220,21 +221,21 @@ def count_batches(
     begin: Say = lambda text: None,
     say: Say = lambda text: None,
 ) -> list[Count]:
-    """What rank `rank` of `ranks` holds in a step of each of these runs, behind a first one.
+    """Count the memory of rank `rank` of `ranks` in a step of each of these runs, after a first step.
 
-    They share one engine, for what it keeps from step to step does not know the batch. (A pipeline's stages do: they
-    take the shapes of their first micro-batch.)
+    The runs share one engine, because its state between steps does not depend on the batch. (A pipeline's stages do:
+    they take the shapes of their first micro-batch.) `say` is called with the progress, at each phase.
 
     Args:
-        configs: equal but for micro_batch_size, and global_batch_size so that the micro-batches are as many.
+        configs: equal except for micro_batch_size, and for global_batch_size so that the number of micro-batches is
+            equal.
         per_node: ranks that share a node; 0 = all.
         cuda: with CUDA's autocast and attention; else a CPU's, to compare with one.
-        begin: hears what begins: building the model, wrapping it, each step.
-        say: hears how far it is, at each phase.
+        begin: called at each beginning: building the model, wrapping it, each step.
 
     Raises:
         ConfigError: settings that cannot run (trainer/memory_estimation/rules.py).
-        DataMissing: a model whose shape is not to be had.
+        DataMissing: a model whose shape is not available.
     """
     began = time.perf_counter()
     per_node = per_node or ranks
@@ -264,7 +265,7 @@ def count_batches(
         teacher = None
         if config.teacher and plan.axes.computes_loss(rank):
             edge = 0 if config.is_text else config.image_size or default_image_size(config)
-            # its weights make no difference to memory
+            # its weights do not affect memory
             asked = teacher_config(config).model_copy(update={"image_size": edge, "init": "scratch"})
             teacher = build_empty_model(asked, pictures)
         if STRATEGIES[config.strategy].deepspeed_stage == 3 and config.precision == "bf16_native":
@@ -329,18 +330,20 @@ def count_batches(
                 )
         engine.close()
         engine = None
-    gc.collect()  # engines refer to themselves; the next count of this process should not carry this one along
+    gc.collect()  # engines refer to themselves; otherwise the next count of this process would include this engine
     return found
 
 
 def as_counted(config: Config) -> Config:
-    """`auto` as what it is on a GPU of today, and no weights to be read: they make no difference to memory."""
+    """Return the settings with `auto` resolved as on a current GPU, and without reading weights, which do not affect
+    memory.
+    """
     precision = "bf16" if config.precision == "auto" else config.precision
     return config.model_copy(update={"precision": precision, "init": "scratch"})
 
 
 def _allocate(model: nn.Module) -> None:
-    """Gives the model (fake) memory."""
+    """Give the model (fake) memory."""
     model.to_empty(device="cpu")
     tie_weights(model)
     restore_buffers(model, "cpu")

@@ -1,12 +1,12 @@
-"""What is watched while a step runs on fake tensors: every storage, and every place that would make the host wait.
+"""Watch a step on fake tensors: every storage, and every place that would make the host wait.
 
 StorageWatch    follows every storage from its making to its end, through all operators that run meanwhile
-WaitWatch       operator or method ─▶ does its result, or its memory, need the host to know a value? ─▶ (why, who asks)
+WaitWatch       operator or method ─▶ does its result, or its memory, need a value on the host? ─▶ (reason, caller)
 
-A host that waits sends no further work meanwhile, so that the device runs dry. The rules are those of CUDA, read from
-torch's sources (2.13). Where all tensors are on one device, copies between it and the host have no operator: there
-`Tensor.cpu`, `Tensor.numpy` and tensors made of the host's numbers stand for them. What waits inside C++ alone, or only
-where there is a stream (DeepSpeed asks its accelerator), is not seen, nor threads that work ahead of a step.
+A waiting host does not send further work, so that the device runs dry. The rules are CUDA's, read from torch's
+sources (2.13). If all tensors are on one device, copies between it and the host have no operator. `Tensor.cpu`,
+`Tensor.numpy` and tensors made of the host's numbers then stand for such copies. Waits inside C++ only, or only with
+a stream (DeepSpeed asks its accelerator), are not seen, and neither are threads that work ahead of a step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _INHERITED = object()
 
 @contextmanager
 def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Sets these attributes of `owner`, and puts back what was there."""
+    """Set these attributes of `owner`, and restore the previous ones."""
     before = {name: vars(owner).get(name, _INHERITED) for name in attributes}  # getattr would bind
     assert all(hasattr(owner, name) for name in attributes), f"{owner} has not all of {list(attributes)}"
     try:
@@ -50,9 +50,9 @@ def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
 
 
 def asks_for_device(func: Any, args: Any) -> bool:
-    """Whether a mode is called for no operator but for `device` of a fake tensor, `args[0]`.
+    """Return whether a mode is called only for `device` of a fake tensor, `args[0]`.
 
-    Two of three calls of a step of ZeRO-3 (torch 2.13); answered without asking all modes.
+    It is two of three calls of a step of ZeRO-3 (torch 2.13); answered without asking all modes.
     """
     return (
         func is torch.ops.prim.device.default
@@ -62,20 +62,20 @@ def asks_for_device(func: Any, args: Any) -> bool:
 
 
 def is_on_meta(tensor: Tensor) -> bool:
-    """Whether a tensor is on the meta device: one without memory of any kind."""
+    """Return whether a tensor is on the meta device: one without memory of any kind."""
     device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
     return device.type == "meta"
 
 
 ALWAYS = {"build": "other", "data": "data", "forward": "activations", "backward": "activations"}
-"""The cause of what nothing more is known about, by phase."""
+"""The cause of storages without further knowledge, by phase."""
 HALF = (torch.bfloat16, torch.float16)
 NODE_CAUSE = "stratlab_cause"
-"""In the metadata of an autograd node: what its backward pass makes is for this."""
+"""In the metadata of an autograd node: the cause of storages from its backward pass."""
 
 
 class StorageWatch(TorchDispatchMode):
-    """While it is entered, every new storage goes into `timeline`; so does its end, and its resizing.
+    """Record every new storage in `timeline` while it is entered, with its end and its resizing.
 
     Sees operators, not what happens inside a kernel.
 
@@ -95,7 +95,7 @@ class StorageWatch(TorchDispatchMode):
         self._patches = ExitStack()
 
     def begin(self, phase: str) -> None:
-        """What is made from now on is made in this phase."""
+        """Attribute the following storages to this phase."""
         self.phase = phase
         self.timeline.begin(phase)
 
@@ -107,10 +107,10 @@ class StorageWatch(TorchDispatchMode):
     def __exit__(self, *failure: Any) -> None:
         super().__exit__(*failure)
         self._patches.close()
-        self._alive.clear()  # with the weak references: what dies later is of no interest
+        self._alive.clear()  # with the weak references: later ends do not matter
 
     def _resizing(self) -> Any:
-        """fully_shard frees what it has gathered by resize_(0), which is no operator."""
+        """Follow resize_(0), by which fully_shard frees gathered tensors without an operator."""
         resize = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
@@ -138,7 +138,7 @@ class StorageWatch(TorchDispatchMode):
         return result
 
     def see(self, tensor: Tensor, operator: str, sources: Any = ()) -> None:
-        """Takes up the storage of `tensor` if it is new."""
+        """Start to follow the storage of `tensor` if it is new."""
         tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
         if is_on_meta(tensor):
             return
@@ -177,7 +177,7 @@ class StorageWatch(TorchDispatchMode):
         return known[0] if known else None
 
     def attribute(self, tensor: Any, cause: str, final: bool = False) -> None:
-        """Says what the storage of `tensor` is held for, unless that was said for good. None is passed over."""
+        """Set the cause of the storage of `tensor`, unless it is final; ignore None."""
         if not isinstance(tensor, Tensor):
             return
         self.see(tensor, "given")
@@ -186,13 +186,13 @@ class StorageWatch(TorchDispatchMode):
             found.cause, found.final = cause, final
 
     def move_to_host(self, tensor: Any) -> None:
-        """Says that the storage of `tensor` is in host memory. None is passed over."""
+        """Mark the storage of `tensor` as host memory; ignore None."""
         if found := self._find(tensor):
             found.on_host = True
 
     @contextmanager
     def region(self, cause: str, final: bool = False) -> Iterator[None]:
-        """What is made inside is held for `cause`; if `final`, whatever is found out later."""
+        """Attribute storages made inside to `cause`; if `final`, later attributions do not change it."""
         self._regions.append((cause, final))
         try:
             yield
@@ -227,7 +227,7 @@ BY_OPERATOR = {
 BY_METHOD = {"tolist": READS, "cpu": TO_HOST, "numpy": TO_HOST}
 """Methods of a tensor that wait once, however many numbers they read."""
 PINNED = "stratlab_pinned"
-"""Attribute of a tensor in memory that a device can fetch from by itself."""
+"""Attribute of a tensor in memory that a device can read directly."""
 _HERE = Path(__file__).parent
 _ROOTS = ("/site-packages/", "/dist-packages/", str(_HERE.parent.parent) + "/")
 _PASSED_THROUGH = (
@@ -238,10 +238,10 @@ _PASSED_THROUGH = (
 
 
 class WaitWatch(TorchDispatchMode):
-    """Counts while it is entered; may be entered again and again, and adds up.
+    """Count waits while it is entered; further entries add to the counts.
 
     Args:
-        one_device: all tensors stand for those of a device; else host and device are told apart by `Tensor.device`.
+        one_device: all tensors represent a device's; otherwise `Tensor.device` separates host and device.
     """
 
     def __init__(self, one_device: bool = True) -> None:
@@ -327,7 +327,7 @@ def _has_flags(name: str, args: Any) -> bool:
 
 
 def _copies(name: str, args: Any, kwargs: Any) -> str | None:
-    """Between host and device, unless neither has to wait for the other."""
+    """Return the reason for a wait between host and device, if there is one."""
     if name == "copy_":
         target, source = args[:2]
         to, waits = target.device, not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
@@ -342,14 +342,14 @@ def _copies(name: str, args: Any, kwargs: Any) -> str | None:
 
 
 def _pin(tensor: Tensor, *_: Any) -> Tensor:
-    """Stands in for `Tensor.pin_memory`, which needs a driver."""
+    """Replace `Tensor.pin_memory`, which needs a driver."""
     pinned = tensor.view_as(tensor)
     setattr(pinned, PINNED, True)
     return pinned
 
 
 def _places() -> Iterator[str]:
-    """From the innermost frame outwards, without those of this package."""
+    """Yield the call stack from the innermost frame outwards, without the frames of this package."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""When memory was taken and given back, and by what; what a count has found. Without torch."""
+"""Record when memory was taken and freed, and by which storage; hold the result of a count. Without torch."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ CAUSES = (
     *("parameters", "teacher", "master copies", "gradients", "gradient buckets", "optimizer state"),
     *("low-precision copies", "gathered", "activations", "masks", "logits and loss", "data", "other"),
 )
-"""What memory is held for, coarsely; docs/memory.md says what belongs to each."""
+"""Coarse causes of memory; docs/memory.md lists the parts of each."""
 
 
 SAVED = ("activations", "masks", "low-precision copies")
 AT_ONCE = "backward, gradients at once"
 """The window that a strategy has which takes room for all gradients of the rank in one piece."""
 AT_ONCE_SHARE = 0.9
-"""Of the gradients that are held when the pass is over: so large is that piece."""
+"""Share of the gradients held at the end of the pass that makes a piece this large."""
 EDGE_SHARE = 0.05
-"""Of what the forward pass has saved: freed when the backward pass's first window ends, left when its last begins."""
+"""Share of the tensors saved by the forward pass: freed at the end of the backward pass's first window, left at the
+start of its last."""
 
 
 class Label(NamedTuple):
-    """What made a storage."""
+    """The origin of a storage."""
 
     phase: str
     """build, data, forward, backward, optimizer, or between them."""
     operator: str
     dtype: str
     shape: tuple[int, ...]
-    """Of the first tensor on it."""
+    """Of its first tensor."""
 
 
 @dataclass(eq=False)
@@ -48,30 +49,30 @@ class Storage:
     cause: str
     """One of CAUSES; may become known only after it was made."""
     final: bool = False
-    """Whether `cause` stays as it is, whatever else the storage is found to be."""
+    """Whether `cause` is final."""
     size: int = 0
     """Bytes at this moment, in whole blocks."""
     on_host: bool = False
-    """Offloaded: it lies in host memory, and takes none of the device's."""
+    """Offloaded: it is in host memory, and does not use the device's."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What was held at one point of time."""
+    """The storages held at one point of time."""
 
     total: int
     """Bytes; the sum of everything in `storages`."""
     storages: dict[Storage, int]
 
     def by_cause(self) -> dict[str, int]:
-        """Bytes of each cause, in the order of CAUSES; they add up to the total."""
+        """Return bytes of each cause, in the order of CAUSES; they add up to the total."""
         found = Counter[str]()
         for storage, size in self.storages.items():
             found[storage.cause] += size
         return {cause: found[cause] for cause in CAUSES}
 
     def by_label(self) -> list[tuple[str, Label, int, int]]:
-        """(cause, label, how many, bytes), the largest first; the bytes add up to the total."""
+        """Return (cause, label, how many, bytes), the largest first; the bytes add up to the total."""
         sizes, counts = Counter[tuple[str, Label]](), Counter[tuple[str, Label]]()
         for storage, size in self.storages.items():
             sizes[storage.cause, storage.label] += size
@@ -81,7 +82,7 @@ class Moment:
 
 @dataclass
 class Timeline:
-    """Every change of what is held, in order.
+    """Every change of the held memory, in order.
 
     Args:
         block_bytes: sizes are rounded up to whole blocks.
@@ -89,48 +90,49 @@ class Timeline:
 
     block_bytes: int
     events: list[tuple[int, Storage]] = field(default_factory=list)
-    """(bytes taken, or given back where negative; whose)."""
+    """(bytes taken, or freed if negative; the storage)."""
     turns: list[tuple[int, str]] = field(default_factory=list)
     """(event, phase that begins before it), in order."""
 
     def begin(self, phase: str) -> None:
-        """From the next event on this is the phase."""
+        """Begin this phase with the next event."""
         self.turns.append((len(self.events), phase))
 
     def resize(self, storage: Storage, size: int) -> None:
-        """Records that `storage` has `size` bytes from now on."""
+        """Record that `storage` has changed to `size` bytes."""
         blocks = -(-size // self.block_bytes) * self.block_bytes
         if blocks != storage.size:
             self.events.append((blocks - storage.size, storage))
             storage.size = blocks
 
     def peak(self, since: int, cause: str = "") -> Moment:
-        """The moment from event `since` on at which most is held: of everything, or of `cause` alone.
+        """Return the moment from event `since` on at which most is held: of everything, or only of `cause`.
 
-        The first of several; if nothing happened since, what was held then.
+        The first of several; without an event since then, the memory held at `since`.
         """
         totals = self._totals(lambda storage: not storage.on_host and (not cause or storage.cause == cause))
         return self.moment(max(range(since, len(totals)), key=totals.__getitem__))
 
     def host_peak(self, since: int) -> Moment:
-        """The moment from event `since` on at which most lies in host memory, and what lies there."""
+        """Return the moment from event `since` on with the most host memory, and its storages there."""
         totals = self._totals(lambda storage: storage.on_host)
         return self.moment(max(range(since, len(totals)), key=totals.__getitem__), on_host=True)
 
     def _totals(self, counts: Callable[[Storage], bool]) -> list[int]:
-        """What is held of the storages that count, before each event and behind the last."""
+        """Return the bytes held by the storages that count, before each event and after the last."""
         return list(
             accumulate((delta if counts(storage) else 0 for delta, storage in self.events), initial=0)
         )
 
     def windows(self, since: int) -> dict[str, Moment]:
-        """The fullest moment of each window from event `since` on, by its name: the phases, the backward pass in parts.
+        """Return the fullest moment of each window from event `since` on, by its name.
 
-        Moments that may become the peak of another depth or batch: `backward, begin` while nearly all is alive that
-        the forward pass has saved (the loss), `backward, end` when nearly all of it is gone (the embedding), `backward`
-        between. Stages 1 and 2 of DeepSpeed take room for all gradients of the rank when their first bucket is full:
-        `backward, gradients at once` is from there on, `backward` before it, if that is between begin and end. In one
-        window what is held grows evenly with depth and rows; which window is the fullest may change.
+        The windows are the phases, with the backward pass in parts: moments that may become the peak of another depth
+        or batch. `backward, begin` is while nearly all tensors saved by the forward pass are alive (the loss),
+        `backward, end` when nearly all of them are freed (the embedding), `backward` between. Stages 1 and 2 of
+        DeepSpeed take room for all gradients of the rank when their first bucket is full: `backward, gradients at
+        once` begins there, `backward` is before it, if that is between begin and end. In one window memory grows
+        linearly with depth and rows; the fullest window may change.
         """
         totals = self._totals(lambda storage: not storage.on_host)
         best: dict[str, int] = {}
@@ -141,7 +143,7 @@ class Timeline:
         return {name: self.moment(at) for name, at in best.items()}
 
     def _segments(self, since: int) -> Iterator[tuple[str, int, int]]:
-        """(window, first moment, behind the last one); none is empty. Moment n is before event n."""
+        """Yield (window, first moment, after the last one), without empty windows. Moment n is before event n."""
         ends = [at for at, _ in self.turns[1:]] + [len(self.events)]
         for (turn, phase), end in zip(self.turns, ends, strict=True):
             start = max(turn, since)
@@ -170,7 +172,7 @@ class Timeline:
                     yield name, start + begin, start + stop
 
     def _taken_at_once(self, start: int, end: int) -> int:
-        """The moment, counted from `start`, behind the event that takes room for all gradients; 0 = there is none."""
+        """Return the moment, counted from `start`, after the event that takes room for all gradients; 0 without one."""
         held = self.moment(end).by_cause()["gradients"]
         taken = (
             at
@@ -180,13 +182,13 @@ class Timeline:
         return next(taken, 0)
 
     def _saved_bytes(self, start: int, end: int) -> list[int]:
-        """What the forward pass has saved and is alive, before each event of start..end, and behind the last."""
+        """Return the live bytes saved by the forward pass, before each event of start..end, and after the last."""
         held = sum(size for storage, size in self.moment(start).storages.items() if _is_saved(storage))
         changes = (delta if _is_saved(storage) else 0 for delta, storage in self.events[start:end])
         return list(accumulate(changes, initial=held))
 
     def moment(self, before: int, on_host: bool = False) -> Moment:
-        """What the device holds before event number `before`; or the host, of what is offloaded."""
+        """Return the memory of the device, or of the host for offloaded tensors, before event number `before`."""
         held = Counter[Storage]()
         for delta, storage in self.events[:before]:
             held[storage] += delta
@@ -214,7 +216,7 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class Count:
-    """Memory of one rank in one step, which is not its first."""
+    """Memory of one rank in one step after its first."""
 
     config: Config
     ranks: int
@@ -229,11 +231,11 @@ class Count:
     between: Moment
     """Before the step's data."""
     gathered: Moment
-    """When most of what other ranks hold was gathered here."""
+    """When most of the other ranks' parts were gathered here."""
     windows: dict[str, Moment]
     """The fullest moment of each window of the step (timeline.py); the peak is the fullest of them."""
     host: Moment
-    """When most lay in host memory, of what is offloaded; it is in none of the others."""
+    """When most offloaded memory was on the host; the other moments do not include it."""
     collectives: dict[tuple[str, str], int]
     """Bytes that this rank got out of collectives in the step, by (operator, dtype)."""
     waits: dict[Wait, int]
@@ -248,7 +250,9 @@ class Count:
         return self.gathered.by_cause()["gathered"]
 
     def as_dict(self) -> dict[str, Any]:
-        """For a JSON file; bytes are whole blocks, and those of `causes` and of `storages` add up to the peak."""
+        """Return the count for a JSON file; bytes are whole blocks, and the sums of `causes` and `storages` equal the
+        peak.
+        """
         given = self.config.model_dump(
             include=self.config.model_fields_set | {"strategy", "model", "precision"}
         )
@@ -286,7 +290,9 @@ class Count:
         }
 
     def lines(self, top: int) -> Iterator[str]:
-        """A table: causes at the peak and between steps, then the `top` largest groups of storages at the peak."""
+        """Yield a table: causes at the peak and between steps, then the `top` largest groups of storages at the
+        peak.
+        """
         config, where = self.config, self.axes.coordinates(self.rank)
         sizes = " ".join(f"{name}={size}" for name, size in self.axes.as_dict().items() if size > 1)
         place = ", ".join(f"{name} {at}" for name, at in where.items() if getattr(self.axes, name) > 1)

@@ -1,1 +1,1 @@
-"""What a run has found out: its lines while it trains, its summary at the end."""
+"""Record the results of a run: its lines while it trains, and its summary at the end."""

@@ -1,8 +1,7 @@
-"""What a finished run leaves: the facts of its ranks, evaluation.json and summary.json, with what the lines of
-metrics.jsonl add up to over all attempts: energy, use of the GPUs, time to a target.
+"""Write the results of a finished run: the facts of its ranks, evaluation.json and summary.json.
 
-The lines are read once, at the end, by rank 0: a run that was restarted has its earlier attempts there and nowhere
-else.
+The summary includes sums over the lines of metrics.jsonl of all attempts: energy, use of the GPUs, time to a target.
+Rank 0 reads the lines once, at the end: only they hold the earlier attempts of a run that was restarted.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ JOULES_PER_WH = 3600.0
 
 
 class _Line(msgspec.Struct):
-    """What is read of every line; those of kind system and eval are decoded whole."""
+    """The fields read of every line; lines of kind system and eval are decoded whole."""
 
     t: float
     attempt: int
@@ -50,18 +49,18 @@ class _Line(msgspec.Struct):
 def build_course(
     lines: Iterable[bytes], world_sizes: dict[int, int], target: tuple[str, float] | None
 ) -> dict[str, Any]:
-    """The course of a run, None where it is not known.
+    """Return the course of a run; None for each number that is not known.
 
     Args:
         lines: whole ones, of metrics.jsonl.
-        world_sizes: attempt -> how many ranks it had; energy is not known if one of them did not tell its power.
+        world_sizes: attempt -> number of its ranks; energy is unknown if a rank did not report its power.
         target: of `find_target`.
 
     Returns:
         train_energy_wh: power of all GPUs, summed over the ranks and the time from the first step of each attempt to
-            its last line, steps that were made twice included.
+            its last line, including repeated steps.
         train_power_w: that energy over that time.
-        not_finite_steps: whose loss or gradient was not finite, of all attempts.
+        not_finite_steps: steps of all attempts with a loss or gradient that was not finite.
         gpu_utilisation_pct: mean over ranks and time; gpu_temperature_c: of the hottest rank.
         epoch_time_s: mean over the whole epochs; train_accuracy_pct: of the last one.
         time_to_target_s: seconds of training until the first validation that reached the target.
@@ -89,7 +88,7 @@ def build_course(
         elif line.kind == "event" and is_number(count := content.get("not_finite_steps")):
             not_finite[line.attempt] = max(
                 not_finite.get(line.attempt, 0), int(count)
-            )  # of the attempt so far
+            )  # of the attempt until here
         elif line.kind == "epoch":
             if isinstance(content.get("epoch"), int) and is_number(content.get("epoch_time_s")):
                 epochs[content["epoch"]] = content
@@ -102,7 +101,7 @@ def build_course(
             used += lasted * _whole(sum, gpus["utilisation_pct"], ranks) / max(ranks, 1)
             hottest.append(_whole(max, gpus["temperature_c"], ranks))
     if broken:
-        log.warning("metrics.jsonl: %d lines are not whole and count for nothing", broken)
+        log.warning("metrics.jsonl: %d lines are incomplete and do not count", broken)
     course = {
         "train_energy_wh": joules / JOULES_PER_WH,
         "train_power_w": joules / seconds if seconds else math.nan,
@@ -120,14 +119,14 @@ def build_course(
 
 
 def find_target(config: Config) -> tuple[str, float] | None:
-    """(name in the lines of kind eval, value to reach), or None where none was asked for."""
+    """Return (name in the lines of kind eval, value to reach), or None if no target is set."""
     if config.target_accuracy_pct:
         return "validation_accuracy_pct", config.target_accuracy_pct
     return ("validation_perplexity", config.target_perplexity) if config.target_perplexity else None
 
 
 def _read_target(line: dict[str, Any], name: str, value: float) -> float | None:
-    """Seconds of training up to this validation if it reached the target."""
+    """Return seconds of training up to this validation if it reached the target."""
     found = line.get(name)
     if not is_number(found) or not (found >= value if name.endswith("accuracy_pct") else found <= value):
         return None
@@ -143,17 +142,17 @@ def _read_gpus(line: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """A truth value is none."""
+    """Return whether the value is a number; a bool is not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _whole(add: Any, values: list[float], ranks: int) -> float:
-    """NaN unless every rank has told: half of the power is not the power."""
+    """Return NaN unless every rank has reported a value: half of the power is not the power."""
     return float(add(values)) if values and len(values) == ranks else math.nan
 
 
 SENT = ("reductions", "gathers", "exchanges")
-"""Of what goes over the wire the element types are told, by these names of trainer.measuring.operators.DTYPES."""
+"""Names in trainer.measuring.operators.DTYPES of the operators whose element types on the wire are recorded."""
 
 
 def write_results(
@@ -169,10 +168,10 @@ def write_results(
     last: dict[str, Any],
     test: Evaluation,
 ) -> None:
-    """Every rank's facts, then on rank 0 evaluation.json and summary.json; collective.
+    """Write every rank's facts, then on rank 0 evaluation.json and summary.json; collective.
 
     Args:
-        data_set_bytes: of it in the memory of the device that computes.
+        data_set_bytes: its part in the memory of the computing device.
         gpu: of `Meter.describe`.
         machine: since before the first step.
     """
@@ -233,14 +232,16 @@ def _read_steps(path: Path) -> Iterator[TrainedStep]:
                 continue
             try:
                 step = read_step(msgspec.json.decode(raw))
-            except msgspec.MsgspecError:  # `build_course` says how many
+            except msgspec.MsgspecError:  # `build_course` counts them
                 continue
             if step:
                 yield step
 
 
 def _describe_memory(run: Run, engine: Engine, memory: TrainingMemory, data_set_bytes: int) -> dict[str, Any]:
-    """Peaks of a device without the data set, which is no strategy's; None on a CPU, whose memory has other tenants."""
+    """Return the device's peaks without the data set, which no strategy changes; None on a CPU, which other programs
+    share.
+    """
     found = memory.describe(engine.observed, data_set_bytes, run.plan.micro_batches)
     data_set_gib, on_device = data_set_bytes / GIB, memory.counters.on_device
     return {

@@ -1,7 +1,7 @@
-"""A file of lines that grows while its volume may be full: no line costs a step of training.
+"""Append lines to a file whose volume may be full, without losing a training step.
 
-What cannot be written waits in memory, so that it is on the volume in its order as soon as there is room again. When
-too much waits, the oldest lines are dropped and counted.
+Lines that cannot be written wait in memory and are written in order as soon as the volume has room again. If too many
+wait, the oldest lines are dropped and counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("trainer")
 
 
 class Spool:
-    """Appends whole lines. An error other than a full volume is raised, and FolderGone where the file was removed."""
+    """Append whole lines. Raise errors other than a full volume, and FolderGone if the file was removed."""
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
         self.path = path
@@ -36,20 +36,20 @@ class Spool:
             self.append(b"\n")
 
     def append(self, line: bytes) -> None:
-        """Keeps a line until the next flush."""
+        """Keep a line until the next flush."""
         self._waiting.append(line)
         self._bytes += len(line)
         while self._bytes > self._most_bytes and len(self._waiting) > 1 + self._is_cut:
-            oldest = self._waiting[self._is_cut]  # of the first one a part may be on the volume already
+            oldest = self._waiting[self._is_cut]  # a part of the first line may be on the volume already
             del self._waiting[self._is_cut]
             self._bytes -= len(oldest)
             self.dropped += 1
 
     def flush(self) -> bool:
-        """Writes what waits; False if the volume is full, so that it waits on.
+        """Write the waiting lines; return False if the volume is full and they must wait.
 
         Raises:
-            FolderGone: after it is written all the same, for the sender, which has the file open too.
+            FolderGone: after writing them, because the sender still has the file open.
         """
         is_gone = self._is_gone()
         is_written = self._write()
@@ -76,14 +76,14 @@ class Spool:
                     raise
                 if not self._told:
                     self._told = True
-                    log.warning("%s: %s; training goes on, its lines wait in memory", self.path, failure)
+                    log.warning("%s: %s; training continues, its lines wait in memory", self.path, failure)
                 return False
             self._forget(written)
         self._told = False
         return True
 
     def close(self) -> None:
-        """Writes what it can; the rest is lost, and that is said."""
+        """Write the waiting lines; log a warning if some are lost."""
         if not self.flush():
             log.warning("%s: %d lines are lost", self.path, len(self._waiting) + self.dropped)
         os.close(self._file)

@@ -1,17 +1,17 @@
-"""What is told of a run while it trains: a line every few seconds, one per epoch, and a rank that is slow.
+"""Report progress while a run trains: a line every few seconds, one per epoch, and a rank that is slow.
 
-A rank that is slower than the others for longer than chance would have it (`Stragglers`): all ranks leave a step
-together, so the time of a step names none of them. What names one is the time in which a rank did not wait: its data,
-and with it its forward pass without what it waited in collectives (on a CPU, where the watchdog's thread has seen
-enough of it; on a device the waiting is not seen, and there data alone tell).
+`Stragglers` finds a rank that is slower than the others for longer than chance explains. All ranks leave a step
+together, so the step time does not identify it. The time in which a rank did not wait does: its data, and its forward
+pass minus the waiting in collectives. On a CPU the watchdog's thread samples that waiting. On a device it is not
+visible, and only the data times count.
 
-    chunk      3 steps; of each rank the smallest of both: what each of them takes at least
-    slow       in one of them 1.6 times the median of the other ranks, and the difference is 15 % of a step
+    chunk      3 steps; the minimum of both times for each rank.
+    slow       in one of them 1.6 times the median of the other ranks, and the difference is 15 % of a step.
     straggler  slow in 3 chunks in a row
 
-On a busy machine every rank is slow now and then, and none in nine steps one after the other. Whenever it begins, three
-chunks are whole 11 steps later at most, and written 9 steps after that, whatever `log_every` is: 20 in all. A device's
-times are read behind a write and travel with the next one: 30 there.
+On a busy machine every rank is slow now and then, but not in nine consecutive steps. Three chunks are whole at most
+11 steps after a rank becomes slow, and written 9 steps after that, for any `log_every`: 20 in all. A device's
+times are read after a write and sent with the next one: 30 there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 
 class EpochCount:
-    """Sums up the steps of an epoch. A batch that crosses into the next epoch counts with the one that it ends.
+    """Sum up the steps of an epoch; a batch that crosses an epoch's end counts for the epoch that it ends.
 
     Args:
         samples: of an epoch, over all ranks.
@@ -42,13 +42,13 @@ class EpochCount:
     def add(
         self, step: int, ended: float, took_ms: float, batch: int, loss: float, correct: float | None
     ) -> dict[str, Any] | None:
-        """One step, in order; gives the numbers of the epoch if it was the last one of a whole epoch.
+        """Add one step, in order; return the numbers of the epoch if it was the last step of a whole epoch.
 
         Args:
             ended: seconds since 1970.
             batch: samples of the step over all ranks, the same in every step.
             loss: mean over them.
-            correct: how many of them were told right; None where that is not counted.
+            correct: number of correct predictions; None if they are not counted.
         """
         before, after = ((step - 1) * batch) // self._samples, (step * batch) // self._samples
         # a first step seen, after a restart, may be the first of an epoch
@@ -82,14 +82,14 @@ MANY = 32
 
 @dataclass(frozen=True)
 class Straggler:
-    """One rank, since one step."""
+    """A slow rank, since a step."""
 
     rank: int
     since_step: int
     ratio: float
-    """Of its own time to that of the others."""
+    """Its own time over the other ranks'."""
     share_pct: float
-    """Of a step, by which it is slower."""
+    """Its delay, in percent of a step."""
 
 
 class Chunk(NamedTuple):
@@ -102,18 +102,22 @@ class Chunk(NamedTuple):
 
 
 class OwnTimes:
-    """This rank's times, made into chunks; all ranks have equally many."""
+    """This rank's times, combined into chunks; all ranks have the same number."""
 
     def __init__(self) -> None:
         self._steps: list[Chunk] = []
         self._unsettled: list[tuple[int, float, float, float]] = []
 
     def add(self, step: int, data_ms: float, forward_ms: float, step_ms: float) -> None:
-        """Of its forward pass is not known yet how much was waiting."""
+        """Add a step; the share of waiting in its forward pass is not known yet."""
         self._unsettled.append((step, data_ms, forward_ms, step_ms))
 
     def settle(self, waited_share: float) -> None:
-        """Of all forward passes since the last call so much was waited for other ranks; NaN = not known."""
+        """Settle the forward passes since the last call.
+
+        Args:
+            waited_share: their share of waiting for other ranks; NaN = not known.
+        """
         self._steps += [
             Chunk(step, data_ms, data_ms + forward_ms * (1.0 - waited_share), step_ms)
             for step, data_ms, forward_ms, step_ms in self._unsettled
@@ -121,7 +125,7 @@ class OwnTimes:
         self._unsettled = []
 
     def take(self) -> list[Chunk]:
-        """The whole chunks, the oldest first."""
+        """Return the whole chunks, the oldest first."""
         found: list[Chunk] = []
         while len(self._steps) >= CHUNK and len(found) < MOST_CHUNKS:
             chunk, self._steps = self._steps[:CHUNK], self._steps[CHUNK:]
@@ -132,17 +136,17 @@ class OwnTimes:
 
 
 class Stragglers:
-    """Judges the chunks of all ranks."""
+    """Judge the chunks of all ranks."""
 
     def __init__(self) -> None:
         self.worst: Straggler | None = None
-        """Of the whole run, by its share."""
-        self._slow: dict[int, list[Straggler]] = {}  # of each rank that is slow now
+        """The slowest of the whole run, by its share."""
+        self._slow: dict[int, list[Straggler]] = {}  # for each rank that is slow now
 
     def add(
         self, first_step: int, data_ms: Sequence[float], own_ms: Sequence[float], step_ms: float
     ) -> list[Straggler]:
-        """One chunk of every rank; those that have just become stragglers."""
+        """Return one chunk of every rank; those that have just become stragglers."""
         slow = {s.rank: s for times in (own_ms, data_ms) for s in _find_slow(first_step, times, step_ms)}
         self._slow = {rank: [*self._slow.get(rank, []), s] for rank, s in slow.items()}
         found = []
@@ -182,7 +186,7 @@ log = logging.getLogger("trainer")
 
 
 class ProgressLog:
-    """Logs the newest metrics line, not more often than every five seconds, and the last one always."""
+    """Log the newest metrics line, at most every five seconds, and always the last one."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -190,7 +194,7 @@ class ProgressLog:
         self._first_step: int | None = None
 
     def show(self, line: dict[str, Any]) -> None:
-        """`line` is a train line of metrics.jsonl."""
+        """Show a train line of metrics.jsonl."""
         now, step = time.monotonic(), line["step"]
         if self._first_step is None:
             self._first_step, self._began = step, now

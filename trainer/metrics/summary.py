@@ -1,8 +1,9 @@
-"""The run's final numbers, one flat object; every name ends in its unit. In it, the forecast beside what was measured:
+"""The run's final numbers, one flat object, with units in the names; it compares the memory forecast with the
+measurement.
 
-peak of the device ──────────────┐
-engine's state, as walked ───────┼─▶ foreseen less measured, by part ─▶ outside of the band: the part furthest off
-what else is kept between steps ─┘
+    peak of the device ──────────────────┐
+    engine's state, as walked ───────────┼─▶ forecast less measured, by part ─▶ outside the band: the largest deviation
+    other memory kept between steps ─────┘
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PARTS = {
     "optimizer": ("optimizer state",),
     "teacher": ("teacher",),
 }
-"""What a run tells apart of an engine's state -> causes of a count. Buckets of DDP hold the gradients themselves."""
+"""Parts of an engine's state in a run -> causes of a count. Buckets of DDP hold the gradients themselves."""
 MEASURED = {"gradients": ("gradients", "buckets")}
 """Parts that a run measures under several names; others have their own."""
 REST = "rest"
@@ -34,7 +35,7 @@ REST = "rest"
 def compare_forecast(
     forecast: Mapping[str, Any] | None, measured_gib: float | None, ranks: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Numbers for the summary; none where nothing was foreseen.
+    """Return the forecast's numbers for the summary; empty without a forecast.
 
     Args:
         forecast: of config.json.
@@ -57,11 +58,11 @@ def compare_forecast(
 
 
 def find_deviating(error_pct: float, errors: Mapping[str, float], at_most: bool = False) -> str | None:
-    """The part that is furthest off in the peak's direction, of a peak outside of its band; None inside.
+    """Return the part with the largest deviation in the peak's direction if the peak is outside its band; None inside.
 
     Args:
-        errors: part -> foreseen less measured.
-        at_most: what was foreseen is an upper bound: less is no deviation.
+        errors: part -> forecast less measured.
+        at_most: the forecast is an upper bound, so that a smaller peak does not deviate.
     """
     if -BAND_PCT <= error_pct <= BAND_PCT or (error_pct > BAND_PCT and at_most):
         return None
@@ -72,10 +73,10 @@ def find_deviating(error_pct: float, errors: Mapping[str, float], at_most: bool 
 def _errors(
     forecast: Mapping[str, Any], off_gib: float, ranks: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Foreseen less measured, GiB, of each part of the rank that held most; they add up to the peak's, `off_gib`.
+    """Return forecast less measured, GiB, for each part of the rank that held most; the sum is `off_gib`.
 
-    The engine's state is compared as it is at the update, where it is whole: at the peak a part of the gradients may
-    not be there yet. What is not state, nor kept beside it, is the rest.
+    The engine's state is compared at the update, when it is whole: at the peak some gradients may not exist yet. The
+    rest is all memory except state and tensors kept next to it.
     """
     if (fullest := _find_fullest(ranks)) is None:
         return {}
@@ -94,7 +95,7 @@ def _errors(
 
 
 def _find_fullest(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """`training_memory` of the rank that held most; None where no step has counted."""
+    """Return `training_memory` of the rank that held most; None if no step was counted."""
     known = [rank["training_memory"] for rank in ranks if rank["training_memory"] is not None]
     return max(known, key=lambda memory: float(memory["peak_gib"]), default=None)
 
@@ -103,7 +104,9 @@ TERA = 1e12
 
 
 def _peaks(fp32: float, half: float, bf16: bool = True) -> dict[str, float]:
-    """fp32: of the CUDA cores, without TF32. half: of the tensor cores with sums in fp32, without sparsity."""
+    """Return the peaks; fp32: of the CUDA cores, without TF32. half: of the tensor cores with sums in fp32, without
+    sparsity.
+    """
     return {"fp32": fp32 * TERA, "fp16": half * TERA, **({"bf16": half * TERA} if bf16 else {})}
 
 
@@ -161,8 +164,10 @@ PEAK_FLOPS: dict[str, dict[str, float]] = {
 
 
 def read_peak_flops(device_name: str, precision: str) -> float | None:
-    """FLOP/s of one device in this precision; None for a device that is not in the table, such as a MIG slice, and
-    for a precision that its tensor cores do not have.
+    """Return the FLOP/s of one device in this precision.
+
+    None for a device that is missing in the table, such as a MIG slice, and for a precision that its tensor cores
+    lack.
 
     fp32 is the peak without TF32, which the trainer switches off (`trainer.distributed.world.apply_whole_fp32`).
     """
@@ -182,7 +187,7 @@ NO_RESULTS = (
 OF_TEXT = (
     *("tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct", "mfu_useful_pct"),
 )
-"""Of the timed steps, in runs on text only."""
+"""Numbers of the timed steps, only in text runs."""
 FROM_CONFIG = ("run", "comparison", "strategy", "seed", "global_batch_size", "micro_batch_size")
 
 
@@ -194,13 +199,13 @@ def build_summary(
     last: dict[str, float],
     test: Evaluation,
 ) -> dict[str, Any]:
-    """The content of summary.json.
+    """Return the content of summary.json.
 
-    Of mfu_pct flops_per_sample is forward and backward of one image without recomputation, the peak is the dense one of
-    the data sheet in the precision that is computed in. It is null on devices without a known peak, such as CPUs.
+    mfu_pct uses flops_per_sample, forward and backward of one image without recomputation, and the data sheet's dense
+    peak of the precision in use. It is null on devices without a known peak, such as CPUs.
 
-    wire_bytes_per_step are what the busiest rank sends in one step (trainer/measuring/operators.py),
-    collectives_per_step the operations of rank 0.
+    wire_bytes_per_step: sent by the busiest rank in one step (trainer/measuring/operators.py). collectives_per_step:
+    the operations of rank 0.
 
     Args:
         resolved: of config.json.
@@ -242,9 +247,11 @@ def build_summary(
 
 
 def find_results(summary: dict[str, Any]) -> dict[str, float]:
-    """The numbers of summary.json that a run is judged by, for the line of kind `result`, which becomes metrics of the
-    MLflow run: all but settings and facts, which are its params, and what the last validation's line holds already. The
-    numbers of an axis are called `wire_bytes_per_axis/tp`."""
+    """Return the numbers of summary.json by which a run is judged, for the line of kind `result`.
+
+    They become metrics of the MLflow run. Settings and facts, which are its params, are left out, and so are the
+    numbers of the last validation's line. The numbers of an axis are called `wire_bytes_per_axis/tp`.
+    """
     flat = dict(summary)
     sent = flat.pop("wire_bytes_per_axis")
     flat |= {f"wire_bytes_per_axis/{axis}": size for axis, size in sent.items()}
@@ -260,7 +267,7 @@ def find_results(summary: dict[str, Any]) -> dict[str, float]:
 
 
 def _text_facts(config: Config, resolved: dict[str, Any], timed: TimedSteps) -> dict[str, Any]:
-    """What a token costs, and the layout of nd."""
+    """Return the operations per token, and the layout of nd."""
     layout = resolved.get("layout") or {}
     return {
         "seq_len": config.seq_len,
@@ -276,8 +283,11 @@ def _text_facts(config: Config, resolved: dict[str, Any], timed: TimedSteps) -> 
 
 
 def _flops_per_useful_token(config: Config, resolved: dict[str, Any], timed: TimedSteps) -> float | None:
-    """Of the documents that the timed steps have seen: their weights' part as it is, of attention's part, which is
-    that of a row as one document, the share s / seq_len, where s = sum of squared lengths / sum of lengths."""
+    """Return the operations per useful token for the documents of the timed steps.
+
+    The weights' part is unchanged. Attention's part, counted for a row as one document, is multiplied by s / seq_len,
+    where s = sum of squared lengths / sum of lengths.
+    """
     useful_tokens, token_pairs = timed.sum_up("useful_tokens"), timed.sum_up("token_pairs")
     if not useful_tokens or token_pairs is None:
         return None
@@ -287,7 +297,7 @@ def _flops_per_useful_token(config: Config, resolved: dict[str, Any], timed: Tim
 
 
 def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Memory where the rank that held most did so, and what the busiest rank sends, in all and along each axis."""
+    """Return memory of the rank that held most, and bytes sent by the busiest rank, in all and along each axis."""
 
     def known(name: str) -> list[Any]:
         return [r[name] for r in ranks if r[name] is not None]

@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     from trainer.measuring.operators import ProductTypes, WireCounter
 
 
-COUNTED_STEP = 3  # of an attempt: behind what sets itself up in the first ones, before what is measured
+COUNTED_STEP = 3  # of an attempt: after the set-up in the first steps, before the measured ones
 _UNCOUNTED = nullcontext()
 _NO_TOKENS = (msgspec.UNSET,) * 3
 log = logging.getLogger("trainer")
 MOST_WAITING = 10
-"""Steps: so a slow rank is found within 20 of them (progress.py), and a loss that is not finite, however seldom
-lines are asked for."""
+"""Steps: so a slow rank is found within 20 of them (progress.py), and a loss that is not finite, with any log_every."""
 
 
 class _Waiting(msgspec.Struct):
@@ -71,26 +70,27 @@ class _TrainLine(msgspec.Struct):
 
 
 def _line_with(step_measures: Sequence[str]) -> Any:
-    """The line's struct with what a task's learner measures in each step."""
+    """Return the line's struct with the task's measures per step."""
     kind, left_out = float | msgspec.UnsetType, msgspec.UNSET
     more: list[Any] = [(f"train_{name}_pct", kind, left_out) for name in step_measures]
     return msgspec.defstruct("_TrainLine", more, bases=(_TrainLine,)) if more else _TrainLine
 
 
 class Recorder:
-    """Collects the steps of every rank; rank 0 writes them. `flush` is collective: all ranks call it at equal steps.
+    """Collect the steps of every rank; rank 0 writes them. `flush` is collective: all ranks call it at equal steps.
 
     Args:
         path: metrics.jsonl, or None on the ranks that do not write.
         on_flush: called with the newest line after each flush on the writing rank, for the console.
-        read_system: this rank's memory, utilisation... in the order of `measuring.hardware.NAMES`; None = not recorded.
-        world_axis: what a group of all processes stands for where traffic is counted.
+        read_system: this rank's memory, utilisation... in the order of `measuring.hardware.NAMES`; None = not
+            recorded.
+        world_axis: name of the group of all processes in the traffic counts.
         epoch_samples: of the training split, for a line at the end of each epoch; 0 = no such lines.
         step_measures: of the learner that is trained.
-        guard: against what is not finite; None = the run stops.
-        nodes: the machine of each rank, "" where it is not known; empty = of none.
-        waited_share: of the forward passes since the last call, what this rank waited in collectives; NaN, or no such
-            function = not known.
+        guard: handles values that are not finite; None = the run stops.
+        nodes: the machine of each rank, "" if unknown; empty = none is known.
+        waited_share: returns this rank's share of waiting in collectives during the forward passes since the last
+            call; NaN, or no such function = not known.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Recorder:
         self._nodes = nodes
         self._waited_share = waited_share
         self._own = OwnTimes()
-        self._unsettled = 0  # steps whose waiting has not been asked for
+        self._unsettled = 0  # steps whose waiting is not known yet
         self._stragglers = Stragglers()
         self._epochs = EpochCount(epoch_samples) if epoch_samples else None
         self._world_axis = world_axis
@@ -149,14 +149,16 @@ class Recorder:
     def record_step(
         self, step: int, lr: float, result: StepResult, taken: tuple[Any, ...], profiled: bool
     ) -> None:
-        """Keeps one step; every `log_every` steps, and every 10, writes all that are waiting."""
+        """Keep one step; every `log_every` steps, and every 10, write all waiting ones."""
         self._waiting.append(_Waiting(time.time(), step, lr, result, taken, profiled))
         if step % self._log_every == 0 or len(self._waiting) >= MOST_WAITING:
             self.flush()
 
     def count_wire(self, profiling: bool) -> AbstractContextManager[Any]:
-        """Around the computation of a step: counts collectives and products of one step, the third of an attempt or, if
-        that is profiled, the next one that is not. DDP sorts its buckets anew after the first step.
+        """Count collectives and products during the computation of one step.
+
+        It is the third step of an attempt or, if that is profiled, the next one without a profile. DDP sorts its
+        buckets anew after the first step.
 
         Args:
             profiling: this step is in the profile.
@@ -175,25 +177,21 @@ class Recorder:
         return both
 
     def flush(self) -> None:
-        """Adds up the ranks' losses and writes the waiting steps, and one line of kind system.
-
-        Raises:
-            NotFinite: on every rank, after the lines are written, unless the policy is another one.
-        """
+        """Sum the ranks' losses and write the waiting steps, and one line of kind system."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
         on_device = not isinstance(waiting[0].taken[0], int)
-        times = [] if on_device else self._read_times(waiting)  # a device would be waited for once more
+        times = (
+            [] if on_device else self._read_times(waiting)
+        )  # otherwise the host would wait for the device once more
         chunks = self._own.take()
         own_ms = [ms for chunk in chunks for ms in (chunk.data_ms, chunk.own_ms)]
         losses, measures, system = self._gather([entry.result for entry in waiting], own_ms)
         times = times or self._read_times(waiting)
         norms = _numbers([entry.result.grad_norm for entry in waiting])
         left_out = sum(entry.result.skipped for entry in waiting)
-        bad: list[
-            Step
-        ] = []  # all steps, or none: all is finite and nothing was left out in nearly every write
+        bad: list[Step] = []  # all steps, or none: nearly every write has only finite and complete steps
         if left_out or not math.isfinite(sum(losses) + sum(norms)):
             bad = [
                 Step(entry.step, loss, norm, bool(entry.result.skipped))
@@ -212,7 +210,7 @@ class Recorder:
             if system:
                 self._write_system(last, system)
             lost = self._spool.dropped - self._reported_dropped
-            if self._spool.flush() and lost:  # the volume was full for too long: said as soon as it can be
+            if self._spool.flush() and lost:  # the volume was full for too long: reported as soon as possible
                 self._reported_dropped += lost
                 self.record("event", last, name="metrics dropped", text=f"{lost} lines, the volume was full")
             if self._on_flush:
@@ -227,7 +225,7 @@ class Recorder:
             self.record("event", number, name="not finite", text=sentence, not_finite_steps=found)
 
     def _read_times(self, waiting: Sequence[_Waiting]) -> list[tuple[float, ...]]:
-        """Of each step, in ms; where there are other ranks, they are compared by those that count."""
+        """Return the times of each step, in ms; with several ranks, keep those that count for comparing the ranks."""
         found = [read_ms(entry.taken) for entry in waiting]
         if dist.get_world_size() == 1:
             return found
@@ -251,7 +249,7 @@ class Recorder:
         self.record("event", step, name="straggler", **facts, text=text)
 
     def describe_straggler(self) -> dict[str, Any]:
-        """The slowest rank that was found, for summary.json; on the writing rank."""
+        """Return the slowest rank that was found, for summary.json; on the writing rank."""
         worst = self._stragglers.worst
         return {
             "straggler": f"rank {worst.rank}" if worst else "none",
@@ -261,10 +259,9 @@ class Recorder:
     def _gather(
         self, results: list[StepResult], own_ms: list[float]
     ) -> tuple[list[float], Sequence[Sequence[float]], list[list[float]]]:
-        """(losses over all ranks, the measures of each step, of each system number and own time that of every rank), in
-        one collective.
+        """Return (losses over all ranks, the measures of each step, each system number and own time of every rank).
 
-        The last travel as a table [number, rank] that is zero but for one's own column.
+        One collective carries them all. The last part travels as a table [number, rank] whose other columns are zero.
         """
         # first of all: the write itself takes memory
         own = [*self._read_system(), *own_ms] if self._read_system else own_ms
@@ -273,7 +270,7 @@ class Recorder:
         counts = [result.measures for result in results if result.measures is not None]
         parts = [losses]
         if counts:  # as many as losses: a task counts in every step or in none
-            # of the losses' type first: putting two types together is ten times as slow (torch 2.13)
+            # the losses' type first: joining two types takes ten times as long (torch 2.13)
             parts.append(torch.stack(counts).to(losses.dtype).flatten())
         if own and ranks > 1:
             table = torch.zeros(len(own), ranks, dtype=losses.dtype)
@@ -295,12 +292,12 @@ class Recorder:
             f"rank{rank}_{name}": value
             for rank, row in enumerate(zip(*numbers, strict=True))
             for name, value in zip(SYSTEM, row, strict=True)
-            if math.isfinite(value)  # NaN: not to be had on this machine
+            if math.isfinite(value)  # NaN: unavailable on this machine
         }
         self.record("system", step, **values)
 
     def _counts(self, entry: _Waiting) -> bool:
-        """Whether the ranks are compared by this step; asked once of each, in their order."""
+        """Return whether this step counts for comparing the ranks; called once for each, in their order."""
         # the traces are written after the last profiled step, which disturbs the next one
         disturbed = entry.profiled or self._after_profile
         self._after_profile = entry.profiled
@@ -350,14 +347,14 @@ class Recorder:
     def _write(self, line: dict[str, Any]) -> None:
         assert self._spool is not None
         bad = [k for k, v in line.items() if isinstance(v, float) and not math.isfinite(v)]
-        if bad:  # JSON has no NaN, and MLflow would refuse the whole batch for ever
+        if bad:  # JSON has no NaN, and MLflow would reject the whole batch again and again
             line = {k: v for k, v in line.items() if k not in bad}
         self._spool.append(self._encode(line) + b"\n")
         if bad:
             self.record("event", line["step"], name="not finite", text=", ".join(bad))
 
     def record(self, kind: str, step: int, **values: Any) -> None:
-        """One line of another kind (eval, system, event), on the writing rank; values of None are left out."""
+        """Write one line of another kind (eval, system, event), on the writing rank; values of None are left out."""
         if self._spool is None:
             return
         given = {name: value for name, value in values.items() if value is not None}
@@ -365,7 +362,7 @@ class Recorder:
         self._spool.flush()
 
     def close(self) -> None:
-        """Closes the file; what is waiting must be flushed before."""
+        """Close the file; waiting lines must be flushed before."""
         if self._spool is not None:
             self._spool.close()
 
@@ -375,7 +372,7 @@ def _fields(line: _TrainLine) -> dict[str, Any]:
 
 
 def _numbers(values: list[Any]) -> list[float]:
-    """Tensors or numbers as numbers; tensors in one go, which on a device is one wait instead of many."""
+    """Return tensors or numbers as numbers; tensors in one go, which on a device is one wait instead of many."""
     try:
         return torch.stack(values).tolist()
     except TypeError:  # DeepSpeed's norm of a step that it has left out is a number

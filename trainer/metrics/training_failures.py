@@ -1,9 +1,9 @@
-"""What ends a run of itself: a loss or a gradient that is not finite, and a device whose memory did not suffice.
+"""Failures that end a run from inside: a loss or gradient that is not finite, and a device out of memory.
 
-not finite       in which step, of which rank, and what the run does about it. The sum over the ranks tells every rank
-                 at the same write of the metrics. Only then they ask each other whose share it was; a run whose losses
-                 are finite pays nothing.
-out of memory    at which step and phase, what held it, and what to try next.
+not finite       in which step, of which rank, and how the run handles it. The sum over the ranks shows it to every rank
+                 at the same write of the metrics. Only then the ranks ask each other whose share it was; a run whose
+                 losses are finite has no extra work.
+out of memory    at which step and phase, the holders of memory, and settings to try next.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HELP = "lower TRAINER_LR or set TRAINER_CLIP_NORM"
 
 
 class Step(NamedTuple):
-    """What all ranks know of one step."""
+    """Facts of one step that all ranks know."""
 
     number: int
     loss: float
@@ -44,11 +44,12 @@ class Step(NamedTuple):
 
 
 class Guard:
-    """Decides for every rank alike.
+    """Decide about values that are not finite, on every rank alike.
 
     Args:
         policy: the setting on_not_finite.
-        scales_loss: gradients that are not finite are then what a loss scale is found by, and no fault.
+        scales_loss: a loss scale is in use, which finds its value by gradients that are not finite: they are not a
+            fault.
         node: the node of this rank.
     """
 
@@ -59,15 +60,15 @@ class Guard:
         """Steps of this attempt whose loss or gradient was not finite."""
 
     def counts_as_skipped(self, step: Step) -> bool:
-        """Whether its update was left out, by the engine or by this policy."""
+        """Return whether its update was left out, by the engine or by this policy."""
         return step.skipped or (self._policy == "skip" and not math.isfinite(step.norm))
 
     def forget(self) -> None:
-        """All steps since the last call were finite, and none was left out."""
+        """Note that all steps since the last call were finite, and that none was left out."""
         self._in_a_row = 0
 
     def check(self, steps: Sequence[Step], shares: Sequence[Tensor]) -> list[tuple[int, str]]:
-        """(step, sentence) of what is to be recorded, and counts it; collective where something is not finite.
+        """Return (step, sentence) for every step to record, and count it; collective if a value is not finite.
 
         Args:
             shares: this rank's losses of these steps.
@@ -97,7 +98,9 @@ class Guard:
         return not self._scales_loss and (step.skipped or not math.isfinite(step.norm))
 
     def _find_owners(self, steps: Sequence[Step], shares: Sequence[Tensor]) -> list[tuple[int, int, str]]:
-        """(step, rank, node) of the earliest share of a loss that was not finite; of several ranks if at once."""
+        """Return (step, rank, node) of the earliest share of a loss that was not finite; of several ranks if at
+        once.
+        """
         finite = torch.stack(list(shares)).isfinite().tolist()
         first = next((step.number for step, good in zip(steps, finite, strict=True) if not good), None)
         answers = enumerate(gather_objects((first, self._node)))
@@ -129,12 +132,12 @@ REST = "activations and all else"
 
 @dataclass(frozen=True)
 class Holders:
-    """Who holds memory, and how much there is; asked when it was not enough."""
+    """The holders of memory and its size; read after a device ran out of memory."""
 
     counters: Counters
     observed: Observed
     module: nn.Module
-    """The engine's: asked where the first step has not come to its end, behind which `observed` knows more."""
+    """The engine's; used if the first step did not end, after which `observed` knows more."""
     data_set: Callable[[], int]
     """Its bytes on the device."""
     phase: Callable[[], str]
@@ -143,7 +146,7 @@ class Holders:
 
 @contextmanager
 def explain_out_of_memory(run: Run, holders: Holders) -> Iterator[None]:
-    """Makes of torch's error one that says what held the memory and what to try, and leaves it in the run directory.
+    """Replace torch's error by one that names the holders of memory and settings to try; leave it in the run directory.
 
     Raises:
         OutOfMemory: instead of torch.OutOfMemoryError.
@@ -152,7 +155,7 @@ def explain_out_of_memory(run: Run, holders: Holders) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as failure:
-        with suppress(Exception):  # what cannot be told must not hide the failure
+        with suppress(Exception):  # an error of the description must not hide the failure
             phase = holders.phase()
             reading = holders.counters.read()
             before = (reading.held, reading.peak)
@@ -167,7 +170,7 @@ def _describe(
 ) -> dict[str, Any]:
     held, peak = bytes_held
     if held and "parameters" not in holders.observed.bytes_held:
-        # what there is of weights and gradients in the first step; what ZeRO keeps beside them counts as the rest
+        # weights and gradients of the first step; further memory of ZeRO counts as the rest
         parameters = list(holders.module.parameters())
         holders.observed.add("parameters", [*parameters, *list_shards(parameters)])
         holders.observed.add("gradients", [p.grad for p in parameters if p.grad is not None])

@@ -42,6 +42,8 @@ class TaughtStates:
     temperature: float
     share: float
     """Share of the loss that is the distance to the teacher."""
+    cap: float = 0.0
+    """Soft cap of the teacher's logits; 0 = none."""
 
     def largest_gradient(self) -> float:
         """Return an upper bound of any element of one token's logits gradient."""
@@ -64,10 +66,16 @@ class Lesson:
         self._states = taught.states.flatten(0, -2)
         self._weight = taught.weight[first : first + words].to(dtype)
         self._dtype = dtype
+        self._cap = taught.cap
 
     def logits(self, at: slice) -> Tensor:
         """[token, words of this rank]."""
-        return self._states[at].to(self._dtype) @ self._weight.T
+        return cap_logits(self._states[at].to(self._dtype) @ self._weight.T, self._cap)
+
+
+def cap_logits(logits: Tensor, cap: float) -> Tensor:
+    """Return cap * tanh(logits / cap), or the logits without a cap."""
+    return (logits / cap).tanh() * cap if cap else logits
 
 
 CHUNK_TOKENS = 2048
@@ -84,12 +92,18 @@ class TokenLoss(nn.Module):
         smoothing: share of each label that is spread over all words, in training.
         chunk_tokens: tokens per chunk of logits.
         group: ranks that share the vocabulary in equal parts, rank i holds part i; None = the logits are whole.
+        cap: soft cap of the logits; 0 = none.
     """
 
     def __init__(
-        self, smoothing: float = 0.0, chunk_tokens: int = CHUNK_TOKENS, group: dist.ProcessGroup | None = None
+        self,
+        smoothing: float = 0.0,
+        chunk_tokens: int = CHUNK_TOKENS,
+        group: dist.ProcessGroup | None = None,
+        cap: float = 0.0,
     ) -> None:
         super().__init__()
+        self.cap = cap
         self.smoothing = smoothing
         self.chunk_tokens = chunk_tokens
         self.group = group
@@ -106,7 +120,7 @@ class TokenLoss(nn.Module):
             taught: for training, of the same tokens; tokens with IGNORED labels do not count here either.
         """
         smoothing = self.smoothing if self.training else 0.0
-        return token_loss(states, weight, labels, self.group, smoothing, self.chunk_tokens, taught)
+        return token_loss(states, weight, labels, self.group, smoothing, self.chunk_tokens, taught, self.cap)
 
     def measure(self, labels: Tensor) -> Tensor:
         """Return (number of labels that count) in evaluation, and an empty tensor in training.
@@ -125,13 +139,17 @@ class Head(nn.Linear):
     """
 
     loss: TokenLoss
+    factor: float = 1.0
+    """Of the logits, as some families scale them before the soft cap."""
 
     def forward(
         self, states: Tensor, labels: Tensor | None = None, taught: TaughtStates | None = None
     ) -> Tensor:
         """[row, token, hidden] -> logits [row, token, word]; with labels int64 [row, token] the sum of their losses."""
+        if self.factor != 1.0:
+            states = states * self.factor
         if labels is None:
-            return F.linear(states, self.weight)
+            return cap_logits(F.linear(states, self.weight), self.loss.cap)
         loss: Tensor = self.loss(states, self.weight, labels, taught)
         return loss
 
@@ -144,6 +162,7 @@ def token_loss(
     smoothing: float = 0.0,
     chunk_tokens: int = CHUNK_TOKENS,
     taught: TaughtStates | None = None,
+    cap: float = 0.0,
 ) -> Tensor:
     """Return the sum of the tokens' losses, fp32, equal on every rank of `group`; see `TokenLoss` for the shapes.
 
@@ -156,7 +175,7 @@ def token_loss(
     autocast = torch.is_autocast_enabled(kind)
     dtype = torch.get_autocast_dtype(kind) if autocast else weight.dtype
     found: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-        states.flatten(0, -2), weight, labels.flatten(), group, smoothing, chunk_tokens, dtype, taught
+        states.flatten(0, -2), weight, labels.flatten(), group, smoothing, chunk_tokens, dtype, taught, cap
     )
     return found
 
@@ -173,6 +192,7 @@ class _ChunkedLoss(torch.autograd.Function):
         chunk_tokens: int,
         dtype: torch.dtype,
         taught: TaughtStates | None,
+        cap: float,
     ) -> Tensor:
         trains_states, trains_weight = ctx.needs_input_grad[:2]
         trains = trains_states or trains_weight
@@ -188,6 +208,10 @@ class _ChunkedLoss(torch.autograd.Function):
             for at in _slices(len(states), chunk_tokens):
                 some = states[at].to(dtype)
                 logits = some @ cast_weight.T
+                slope: Tensor | None = None
+                if cap:
+                    logits = cap_logits(logits, cap)
+                    slope = 1 - (logits / cap).square() if trains else None
                 # one all-reduce per chunk: many small ones would take longer than the rest of the loss
                 wanted = None if lesson is None else lesson.logits(at)
                 for part in _slices(len(logits), len(logits) if group else ROWS_AT_ONCE):
@@ -197,6 +221,8 @@ class _ChunkedLoss(torch.autograd.Function):
                     total += _score(
                         logits[part], labels[at][part], group, smoothing, unit if trains else 0, *theirs
                     )
+                if slope is not None:  # of the soft cap: `logits` holds its gradient now
+                    logits *= slope
                 if of_states is not None:
                     of_states[at] = _multiply(logits, cast_weight)
                 if trains_weight:
@@ -217,7 +243,7 @@ class _ChunkedLoss(torch.autograd.Function):
             if of_weight.dtype != torch.float32:  # scaled in the wider of the two types
                 of_weight = of_weight.to(ctx.weight_dtype)
             of_weight = of_weight.mul_(factor).to(ctx.weight_dtype)
-        return of_states, of_weight, None, None, None, None, None, None
+        return of_states, of_weight, None, None, None, None, None, None, None
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:

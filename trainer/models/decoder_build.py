@@ -131,7 +131,7 @@ def build_decoder(config: Config, *, empty: bool = False, bounds: Bounds | None 
         decoder.to_empty(device="cpu")
         decoder.tie_weights()
         restore_buffers(decoder, "cpu")
-        fill_weights(decoder, open_weights(config, shape))
+        fill_weights(decoder, open_weights(config, decoder))
     if config.activation_checkpointing != NONE:
         apply_checkpointing(decoder, config)
     return decoder

@@ -27,7 +27,7 @@ from trainer.models.mixed_precision import EXPERTS, cast_to_products
 
 
 class Router(nn.Module):
-    """transformers' router (Qwen3MoeTopKRouter), computed in fp32.
+    """transformers' router (Qwen3MoeTopKRouter, MixtralTopKRouter), computed in fp32.
 
     Args:
         given: the router of transformers; provides the weight [expert, hidden].
@@ -38,7 +38,7 @@ class Router(nn.Module):
     def __init__(self, given: nn.Module) -> None:
         super().__init__()
         self.k: int = given.top_k  # type: ignore[assignment]
-        self.scales: bool = given.norm_topk_prob  # type: ignore[assignment]
+        self.scales: bool = getattr(given, "norm_topk_prob", True)  # Mixtral's always scales
         self.register_parameter("weight", given.weight)  # type: ignore[arg-type]
 
     def forward(self, stream: Tensor) -> tuple[Tensor, Tensor, Tensor]:

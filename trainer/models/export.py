@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from stratlab_spec.models.model_specs import read_model_json, registered_name, write_preprocessing
 from stratlab_spec.settings.config import Config
-from trainer.models.decoder import Decoder, build_hugging_face
+from trainer.models.decoder import DROPOUTS, Decoder, build_hugging_face
 from trainer.models.model_with_loss import ImageClassifier
 
 
@@ -61,12 +61,15 @@ def _write_decoder(
     """Write a decoder so that `AutoModelForCausalLM.from_pretrained(folder)` gives the same logits."""
     merged = merge_adapters(decoder, state, config)
     if decoder.shape.tied:
-        merged["lm_head.weight"] = merged["model.embed_tokens.weight"]
+        merged[f"{decoder.head_name}.weight"] = merged[f"{decoder.embedding_name}.weight"]
     with torch.device("meta"):
         hf = build_hugging_face(decoder.shape)
     hf.load_state_dict(merged, strict=True, assign=True)
     hf.tie_weights()
     hf.config.use_cache = True
+    for name, value in decoder.shape.arguments.items():
+        if name.endswith(DROPOUTS):
+            setattr(hf.config, name, value)
     source = read_model_json(config)
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         value = getattr(tokenizer, name, None) if tokenizer else source.get(name)
@@ -115,12 +118,14 @@ def merge_adapters(
     prefix = f"{classifier.core}." if classifier.core else ""
     inside = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
     merged = {name.replace(".base_layer.", "."): t for name, t in inside.items() if ".lora_" not in name}
+    turned = {n for n, m in classifier.network().named_modules() if getattr(m, "fan_in_fan_out", False)}
     for name, down in inside.items():
         if not name.endswith(".lora_A.default.weight"):
             continue
         layer = name.removesuffix(".lora_A.default.weight")
         up = inside[f"{layer}.lora_B.default.weight"]
         base = merged[f"{layer}.weight"]
-        product = (up.flatten(1) @ down.flatten(1)).view_as(base)
+        product = up.flatten(1) @ down.flatten(1)
+        product = product.T if layer in turned else product.view_as(base)
         merged[f"{layer}.weight"] = base + config.lora_alpha / config.lora_rank * product
     return merged

@@ -18,15 +18,17 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
-from stratlab_spec.models.decoder import TEXT_HUB_IDS
+from stratlab_spec.models.decoder_presets import TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import HUB_IDS, nothing_to_adapt
 from stratlab_spec.settings.config import Config, ConfigError
 from trainer.models.batch_norm import find_batch_norms
 from trainer.models.decoder import Decoder
 from trainer.models.model_with_loss import ImageClassifier
 
-ADAPTABLE = (nn.Linear, nn.Conv2d)
+PRODUCTS = (nn.Linear, Conv1D)
+ADAPTABLE = (*PRODUCTS, nn.Conv2d)
 SEED_OFFSET = 1_000_003
 """Keeps the adapters' random numbers apart from the base's initial weights."""
 
@@ -45,7 +47,12 @@ def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
     torch.manual_seed(config.seed + SEED_OFFSET)
     alpha: Any = config.lora_alpha  # peft declares int, but accepts any number
     adapters = LoraConfig(
-        r=config.lora_rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets
+        r=config.lora_rank,
+        lora_alpha=alpha,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=targets,
+        fan_in_fan_out=all(isinstance(network.get_submodule(name), Conv1D) for name in targets),
     )
     try:
         inject_adapter_in_model(adapters, network)
@@ -69,7 +76,7 @@ def find_attention(network: nn.Module) -> list[str]:
     def inside_attention(name: str) -> bool:
         return any("attn" in part or "attention" in part for part in name.lower().split("."))
 
-    return [n for n, m in network.named_modules() if isinstance(m, nn.Linear) and inside_attention(n)]
+    return [n for n, m in network.named_modules() if isinstance(m, PRODUCTS) and inside_attention(n)]
 
 
 def find_products(model: ImageClassifier | Decoder) -> list[str]:
@@ -111,6 +118,7 @@ def save_adapter(
         "lora_alpha": adapters.lora_alpha["default"],
         "lora_dropout": 0.0,
         "bias": "none",
+        "fan_in_fan_out": getattr(adapters, "fan_in_fan_out", False),
         "target_modules": sorted(n for n, m in network.named_modules() if isinstance(m, LoraLayer)),
         "modules_to_save": whole or None,
     }

@@ -37,6 +37,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from transformers.pytorch_utils import Conv1D
 
 from stratlab_spec.exit_codes import NotFinite
 from trainer.models.model_with_loss import Learner
@@ -88,6 +89,17 @@ class ProductEmbedding(nn.Embedding):
         return cast_to_products(super().forward(ids))
 
 
+class ScaledEmbedding(ProductEmbedding):
+    """The same for a table whose result is scaled (Gemma-3); the factor has the type of the result."""
+
+    embed_scale: Tensor
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """int64 [..] -> [.., hidden]."""
+        found = super().forward(ids)
+        return found * self.embed_scale.to(found.dtype)
+
+
 def cast_to_products(given: Tensor) -> Tensor:
     """Cast to the products' element type under autocast."""
     kind = given.device.type
@@ -127,7 +139,7 @@ def is_product_weight(owner: nn.Module, name: str) -> bool:
     """
     if name in EXPERTS:
         return True
-    return name == "weight" and isinstance(owner, (nn.Linear, nn.Embedding, _ConvNd))
+    return name == "weight" and isinstance(owner, (nn.Linear, nn.Embedding, _ConvNd, Conv1D))
 
 
 class ProductLayerNorm(nn.LayerNorm):
@@ -225,6 +237,8 @@ def apply_low_precision(model: Learner, dtype: torch.dtype) -> None:
     for module in model.modules():
         if kind := _KINDS.get(type(module)):
             module.__class__ = kind
+        elif isinstance(module, nn.Embedding) and hasattr(module, "embed_scale"):
+            module.__class__ = ScaledEmbedding
         elif type(module).__name__.endswith(RMS_NORM) and hasattr(module, "variance_epsilon"):
             module.__class__ = ProductRmsNorm
     for block in model.blocks():

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stratlab_spec.models.decoder import FAMILIES, DecoderShape
 from stratlab_spec.settings.config import Config
 
 try:  # torch >= 2.10
@@ -63,14 +64,18 @@ def read_offer(device: torch.device) -> Offer:
     return Offer("cuda", torch.cuda.get_device_capability(device), varlen is not None and flash)
 
 
-def describe_attention(config: Config, device: str, dtype: torch.dtype, cp: int) -> str:
+def describe_attention(config: Config, shape: DecoderShape, device: str, dtype: torch.dtype, cp: int) -> str:
     """Return the attention path of a run: causal, varlen or mask.
 
     Args:
         dtype: of products.
         cp: ranks that share a sequence; if they gather its keys, rows of one document need a path too.
     """
-    if not config.packing and (cp == 1 or config.cp_method != "allgather"):
+    family = FAMILIES.get(shape.family)
+    if family and family.scores_kept:
+        return MASK
+    narrow = any(0 < window < config.seq_len for window in shape.windows)
+    if not config.packing and not narrow and (cp == 1 or config.cp_method != "allgather"):
         return CAUSAL
     return choose_path(read_offer(torch.device(device)), dtype)
 
@@ -117,26 +122,43 @@ class DocumentMask:
 
     It holds numbers, because each attention call would otherwise convert a boolean mask and keep the result.
     """
+    narrow: dict[int, Tensor] = field(default_factory=dict)
+    """The same for layers with a sliding window, by its tokens."""
+
+    def bias_of(self, window: int) -> Tensor:
+        """Return the bias of layers whose queries see `window` tokens; 0 = all."""
+        return self.narrow[window] if window else self.bias
 
 
 Packing = Spans | DocumentMask
 
 
-def build_packing(documents: Tensor, part: tuple[int, int], dtype: torch.dtype, bounds: Bounds) -> Packing:
+def build_packing(
+    documents: Tensor,
+    part: tuple[int, int],
+    dtype: torch.dtype,
+    bounds: Bounds,
+    windows: tuple[int, ...] = (),
+    path: str = "",
+) -> Packing:
     """Build the packing for all layers.
 
     Args:
         documents: int64 [row, token], the column at which each token's document begins; of the whole row.
         part: (i, n): this rank's queries are the i-th of n equal parts of the row, its keys all up to their end.
         dtype: of products.
+        windows: sliding windows of the layers, in tokens.
+        path: "" = the best one.
     """
     columns = documents.shape[1] // part[1]
     first, end = part[0] * columns, (part[0] + 1) * columns
-    build = BUILDERS[choose_path(read_offer(documents.device), dtype)]
-    return build(documents[:, :end], first, dtype, bounds)
+    build = BUILDERS[path or choose_path(read_offer(documents.device), dtype)]
+    return build(documents[:, :end], first, dtype, bounds, windows)
 
 
-def build_spans(documents: Tensor, first: int, dtype: torch.dtype, bounds: Bounds) -> Spans:
+def build_spans(
+    documents: Tensor, first: int, dtype: torch.dtype, bounds: Bounds, windows: tuple[int, ...] = ()
+) -> Spans:
     """Build the spans for queries from column `first` and all keys.
 
     Documents that end before `first` only have keys.
@@ -157,21 +179,27 @@ def _count(numbers: Tensor, size: int) -> Tensor:
     return counts.cumsum(0, dtype=torch.int32)
 
 
-def build_mask(documents: Tensor, first: int, dtype: torch.dtype, bounds: Bounds) -> DocumentMask:
+def build_mask(
+    documents: Tensor, first: int, dtype: torch.dtype, bounds: Bounds, windows: tuple[int, ...] = ()
+) -> DocumentMask:
     """Build the mask for queries from column `first` and all keys."""
     order = torch.arange(documents.shape[1], device=documents.device)
-    seen = (order <= order[first:, None]) & (order >= documents[:, first:, None])
+    queries = order[first:, None]
+    seen = (order <= queries) & (order >= documents[:, first:, None])
     bias = torch.full((), float("-inf"), dtype=dtype, device=documents.device)
-    return DocumentMask(torch.where(seen, torch.zeros_like(bias), bias).unsqueeze(1))
+
+    def as_bias(visible: Tensor) -> Tensor:
+        return torch.where(visible, torch.zeros_like(bias), bias).unsqueeze(1)
+
+    return DocumentMask(as_bias(seen), {w: as_bias(seen & (order > queries - w)) for w in windows})
 
 
-BUILDERS: dict[str, Callable[[Tensor, int, torch.dtype, Bounds], Packing]] = {
-    VARLEN: build_spans,
-    MASK: build_mask,
-}
+BUILDERS: dict[str, Callable[..., Packing]] = {VARLEN: build_spans, MASK: build_mask}
 
 
-def attend_spans(q: Tensor, k: Tensor, v: Tensor, spans: Spans, scaling: float | None) -> Tensor:
+def attend_spans(
+    q: Tensor, k: Tensor, v: Tensor, spans: Spans, scaling: float | None, window: int = 0
+) -> Tensor:
     """Attend causally inside documents with torch's varlen_attn.
 
     If a document has more keys than queries, the queries are its last tokens.
@@ -179,13 +207,14 @@ def attend_spans(q: Tensor, k: Tensor, v: Tensor, spans: Spans, scaling: float |
     Args:
         q: [row, head, query, dim].
         k, v: [row, kv head, key, dim].
+        window: tokens that a query sees, itself included; 0 = all.
 
     Returns:
         [row, head, query, dim], tokens before heads in memory.
     """
     rows, heads, queries, dim = q.shape
     flat = (part.to(v.dtype).transpose(1, 2).flatten(0, 1) for part in (q, k, v))
-    options: dict[str, Any] = {"scale": scaling, "window_size": (-1, 0)}
+    options: dict[str, Any] = {"scale": scaling, "window_size": (window - 1, 0)}
     longest = spans.longest
     if spans.grouped:
         options["enable_gqa"] = True

@@ -65,7 +65,8 @@ class Teacher:
         with self.model.autocast(inputs.device.type):
             states = self.model.states(inputs)
         states = states.chunk(columns[1], dim=1)[columns[0]]
-        return TaughtStates(states, self.model.hf.lm_head.weight, self.temperature, self.weight)
+        head = self.model.head
+        return TaughtStates(states * head.factor, head.weight, self.temperature, self.weight, head.loss.cap)
 
 
 def place_teacher(model: Learner, device: str, dtype: torch.dtype | None) -> Learner:

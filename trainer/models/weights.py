@@ -7,11 +7,13 @@ The values do not depend on stage, mesh or number of ranks. The image networks r
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +24,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.models.decoder import DecoderShape, hub_id, weight_shapes
 from stratlab_spec.models.decoder_config import no_weights
+from stratlab_spec.models.decoder_presets import hub_id
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import name_first
+from trainer.models.decoder import Decoder
 from trainer.models.model_with_loss import ImageClassifier
 
 STANDARD_DEVIATION = 0.02
-"""Standard deviation of fresh matrices: initializer_range of Qwen2 and Qwen3-MoE."""
+"""Standard deviation of fresh matrices where the configuration has no initializer_range."""
 
 
 class Weights:
@@ -61,22 +64,34 @@ class Weights:
 
 
 class RandomWeights(Weights):
-    """Matrices normal(0, 0.02), norms one, biases zero; LoRA's A like peft's (kaiming uniform), B zero.
+    """Matrices normal(0, 0.02), biases zero; LoRA's A like peft's (kaiming uniform), B zero.
 
     The run's seed and the parameter's name seed each parameter's own generator. So the values do not depend on the
     order or on the ranks.
+
+    Args:
+        constants: of norms, by name; see `read_constants`.
+        deviation: standard deviation of the normal distribution.
     """
 
-    def __init__(self, shapes: dict[str, tuple[int, ...]], seed: int) -> None:
+    def __init__(
+        self,
+        shapes: dict[str, tuple[int, ...]],
+        seed: int,
+        constants: Mapping[str, float] | None = None,
+        deviation: float = STANDARD_DEVIATION,
+    ) -> None:
         super().__init__(shapes)
         self._seed = seed
+        self._constants = constants or {}
+        self._deviation = deviation
 
     def tensor(self, name: str) -> Tensor:
         size = self._shapes[name]
-        if ".lora_B." in name or name.endswith(".bias"):
+        if name in self._constants:
+            return torch.full(size, self._constants[name])
+        if ".lora_B." in name or name.endswith("bias"):
             return torch.zeros(size)
-        if len(size) == 1:
-            return torch.ones(size)
         # draw the base of an adapter like a weight without adapter
         drawn_as = name.replace(".base_layer.", ".")
         digest = hashlib.sha256(f"{self._seed} {drawn_as}".encode()).digest()
@@ -84,7 +99,29 @@ class RandomWeights(Weights):
         if ".lora_A." in name:
             bound = 1 / math.sqrt(size[1])  # kaiming_uniform_ with a = sqrt(5)
             return torch.empty(size).uniform_(-bound, bound, generator=generator)
-        return torch.empty(size).normal_(0.0, STANDARD_DEVIATION, generator=generator)
+        return torch.empty(size).normal_(0.0, self._deviation, generator=generator)
+
+
+@torch.no_grad()
+def read_constants(decoder: Decoder) -> dict[str, float]:
+    """Return the first value of every norm's parameters, by name: transformers' own.
+
+    A Gemma norm multiplies by 1 + weight and starts from zero.
+    """
+    found: dict[str, float] = {}
+    of_kind: dict[type[nn.Module], dict[str, float]] = {}
+    for path, module in decoder.named_modules():
+        own = dict(module.named_parameters(recurse=False))
+        if not own or "norm" not in type(module).__name__.lower():
+            continue
+        if type(module) not in of_kind:
+            probe = copy.deepcopy(module).to_empty(device="cpu")
+            for name, parameter in probe.named_parameters(recurse=False):
+                parameter.fill_(not name.endswith("bias"))
+            decoder.hf._init_weights(probe)
+            of_kind[type(module)] = {name: float(p[0]) for name, p in probe.named_parameters(recurse=False)}
+        found |= {f"{path}.{name}": of_kind[type(module)][name] for name in own}
+    return found
 
 
 @torch.no_grad()
@@ -122,40 +159,62 @@ def _hash_lines(lines: Iterable[str]) -> str:
 
 
 MOST_NAMED = 3
-_IDLE = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")
+_IDLE = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
 """Names to ignore: a tied head stored next to its embedding, and computed buffers."""
-_EXPERTS = re.compile(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)$")
+_OF_IMAGES = re.compile(r"(^|\.)(vision_tower|multi_modal_projector|vision_model|visual)\.")
+"""Of a checkpoint that also takes images."""
 
 
 class SafetensorsWeights(Weights):
     """Parameters in the *.safetensors of a folder in Hugging Face format, read on demand.
 
-    The files hold one tensor per expert and matrix (transformers, conversion_mapping.py, "qwen2_moe"); this class fuses
-    them. Adapters are not in these files: they come from `fresh`.
+    Stored names and pieces become parameters as transformers' own mapping of the family says (conversion_mapping.py):
+    one tensor per expert and matrix becomes one fused tensor. Adapters are not in these files: they come from `fresh`.
 
     Args:
         folder: with model.safetensors, or several files and their model.safetensors.index.json.
         fresh: names and shapes of all parameters, and the adapters' values.
+        hf: the model of transformers, on any device.
         named: the setting that names the folder, for errors.
 
     Raises:
         DataMissing: the folder has no weights, or has tensors that the model does not use.
     """
 
-    def __init__(self, folder: Path, fresh: Weights, named: str) -> None:
+    def __init__(self, folder: Path, fresh: Weights, hf: Any, named: str) -> None:
         super().__init__({name: fresh.shape(name) for name in fresh.names})
         self._folder = folder
         self._fresh = fresh
+        self._hf = hf
         self._named = named
         self._file_of = _read_index(folder, named)
         self._open: dict[str, Any] = {}
-        known = {_stored_name(name) for name in self.names if ".lora_" not in name}
-        experts = tuple(f"{found[1]}." for name in known if (found := _EXPERTS.match(name)))
-        if unread := sorted(
-            name
-            for name in self._file_of.keys() - known
-            if not _IDLE.search(name) and not name.startswith(experts)
-        ):
+        self._sources: dict[str, list[tuple[str, str | None]]] = {}
+        """Stored tensors of each parameter, each with the pattern of its converter."""
+        self._converters: dict[str, Any] = {}
+        self._resolve({_plain_name(name) for name in self.names if ".lora_" not in name})
+
+    def _resolve(self, known: set[str]) -> None:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+        mapping = get_model_conversion_mapping(self._hf)
+        renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+        converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+        self._converters = {pattern: entry for entry in converters for pattern in entry.source_patterns}
+        wanted, prefix = dict.fromkeys(known, True), self._hf.base_model_prefix
+        unread = []
+        for stored in sorted(self._file_of, key=_natural):
+            text = stored.replace("language_model.", "", 1)
+            text = text.removeprefix("model.") if text.startswith("model.model.") else text
+            name, pattern = text, None
+            if text not in known:
+                name, pattern = rename_source_key(text, renamings, converters, prefix, wanted)
+            if name in known:
+                self._sources.setdefault(name, []).append((stored, pattern))
+            elif not _IDLE.search(stored) and not _OF_IMAGES.search(stored):
+                unread.append(stored)
+        if unread:
             raise self._missing(
                 f"has tensors that this model lacks: {name_first(unread, MOST_NAMED)} [SL-tensors-unknown]"
             )
@@ -163,26 +222,38 @@ class SafetensorsWeights(Weights):
     def tensor(self, name: str) -> Tensor:
         if ".lora_" in name:
             return self._fresh.tensor(name)
-        stored = _stored_name(name)
-        wanted = self.shape(name)
-        fused = _EXPERTS.match(stored)
-        if fused and stored not in self._file_of:
-            return self._experts(fused[1], fused[2], wanted)
-        return self._read(stored, wanted).float()
+        plain, wanted = _plain_name(name), self.shape(name)
+        sources = self._sources.get(plain)
+        if not sources:
+            raise self._missing(f"has no tensor {plain} [SL-tensor-absent]")
+        stored, pattern = sources[0]
+        whole = self._read(stored) if pattern is None else self._convert(name, sources)
+        if tuple(whole.shape) != wanted:
+            raise self._missing(
+                f"{stored} has the shape {tuple(whole.shape)}, expected {wanted} [SL-tensor-shape]"
+            )
+        return whole.float()
 
-    def _experts(self, layer: str, matrix: str, wanted: tuple[int, ...]) -> Tensor:
-        whole = torch.empty(wanted)
-        parts = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else ("down_proj",)
-        rows = wanted[1] // len(parts)
-        for expert in range(wanted[0]):
-            for i, part in enumerate(parts):
-                stored = f"{layer}.{expert}.{part}.weight"
-                whole[expert, i * rows : (i + 1) * rows] = self._read(stored, (rows, wanted[2]))
+    def _convert(self, name: str, sources: list[tuple[str, str | None]]) -> Tensor:
+        """Put a parameter together as transformers does it."""
+        plain = _plain_name(name)
+        converter = copy.deepcopy(self._converters[str(sources[0][1])])
+        for stored, pattern in sources:
+            converter.add_tensor(plain, stored, pattern, partial(self._read, stored))
+        try:
+            made = converter.convert(plain, model=self._hf, config=self._hf.config)[plain]
+        except Exception as failure:  # a piece has another shape
+            raise self._missing(
+                f"{sources[0][0]} and others do not make {plain}: {failure} [SL-tensor-pieces]"
+            ) from failure
+        whole: Tensor = made[0] if isinstance(made, list) else made
+        if tuple(whole.shape) != self.shape(name):  # a piece is missing
+            raise self._missing(
+                f"pieces of {plain} make {tuple(whole.shape)}, expected {self.shape(name)} [SL-tensor-piece-absent]"
+            )
         return whole
 
-    def _read(self, stored: str, wanted: tuple[int, ...]) -> Tensor:
-        if stored not in self._file_of:
-            raise self._missing(f"has no tensor {stored} [SL-tensor-absent]")
+    def _read(self, stored: str) -> Tensor:
         file = self._file_of[stored]
         try:
             if file not in self._open:
@@ -190,18 +261,20 @@ class SafetensorsWeights(Weights):
             tensor: Tensor = self._open[file].get_tensor(stored)
         except Exception as failure:  # safetensors raises its own error class in addition to OSError
             raise _unreadable(self._named, file, failure) from failure
-        if tuple(tensor.shape) != wanted:
-            raise self._missing(
-                f"{stored} has the shape {tuple(tensor.shape)}, expected {wanted} [SL-tensor-shape]"
-            )
         return tensor
 
     def _missing(self, what: str) -> DataMissing:
         return DataMissing(f"{self._named}: {what}")
 
 
-def _stored_name(name: str) -> str:
+def _plain_name(name: str) -> str:
+    """Return transformers' name of a parameter."""
     return name.removeprefix("hf.").replace(".base_layer.", ".")
+
+
+def _natural(name: str) -> list[int | str]:
+    """Order experts by number: 10 after 9."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _read_index(folder: Path, named: str) -> dict[str, str]:
@@ -239,19 +312,24 @@ def _fetch_weights(source: str, named: str) -> Path:
         ) from failure
 
 
-def open_weights(config: Config, shape: DecoderShape) -> Weights:
+def open_weights(config: Config, decoder: Decoder) -> Weights:
     """Return fresh weights by the seed, or a reader for `model_path` or the hub; no tensor is read yet.
+
+    Args:
+        decoder: whole, on any device: provides names and shapes.
 
     Raises:
         DataMissing: the files are not available.
     """
-    fresh = RandomWeights(weight_shapes(shape, config), config.seed)
+    shapes = {name: tuple(parameter.shape) for name, parameter in decoder.named_parameters()}
+    deviation = getattr(decoder.hf.config, "initializer_range", None) or STANDARD_DEVIATION
+    fresh = RandomWeights(shapes, config.seed, read_constants(decoder), deviation)
     if config.init == "scratch":
         return fresh
     folder = (
         Path(config.model_path) if config.model_path else _fetch_weights(hub_id(config), config.model_setting)
     )
-    return SafetensorsWeights(folder, fresh, config.model_setting)
+    return SafetensorsWeights(folder, fresh, decoder.hf, config.model_setting)
 
 
 def read_weights(config: Config) -> dict[str, Tensor]:

@@ -21,11 +21,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from transformers import AttentionInterface
 
 from trainer.models.decoder import causal_attention, repeat_heads
+from trainer.models.mixed_precision import ATTENTION
 from trainer.models.packing import Packing
 from trainer.parallel.process_groups import all_to_all, gather
 
 
-def apply_context(decoder: nn.Module, layers: list[nn.Module], cp: DeviceMesh, kind: str) -> None:
+def apply_context(decoder: Any, layers: list[nn.Module], cp: DeviceMesh, kind: str) -> None:
     """Replace the attention of `layers`, in place; with one cp rank the decoder keeps its own.
 
     Args:
@@ -35,11 +36,14 @@ def apply_context(decoder: nn.Module, layers: list[nn.Module], cp: DeviceMesh, k
         return
     decoder.columns = (cp.get_local_rank(), cp.size())
     for layer in layers:
-        layer.self_attn.context_group = cp.get_group()
+        for module in layer.modules():
+            if type(module).__name__.endswith(ATTENTION):
+                module.context_group = cp.get_group()
     if kind == "allgather":
         decoder.part = (cp.get_local_rank(), cp.size())
     # transformers does not build a mask for this name
-    decoder.hf.config._attn_implementation = f"stratlab_{kind}"
+    for config in (decoder.hf.config, decoder.base.config):  # a stage has a copy
+        config._attn_implementation = f"stratlab_{kind}"
 
 
 def split_context(whole: Tensor, cp: DeviceMesh) -> Tensor:
@@ -57,6 +61,7 @@ def _ulysses(
     attention_mask: Any = None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     packing: Packing | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
@@ -65,7 +70,7 @@ def _ulysses(
     heads = math.lcm(key.shape[1], group.size())
     key, value = (repeat_heads(part, heads) for part in (key, value))
     query, key, value = (exchange_heads(part, group) for part in (query, key, value))
-    attended = causal_attention(query, key, value, packing, dropout, scaling)
+    attended = causal_attention(query, key, value, packing, dropout, scaling, sliding_window or 0)
     return exchange_sequence(attended, group).transpose(1, 2).contiguous(), None
 
 
@@ -77,6 +82,7 @@ def _gathered(
     attention_mask: Any = None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     packing: Packing | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
@@ -85,7 +91,7 @@ def _gathered(
     assert packing is not None, "the decoder's part covers only some columns of the row"
     end = (group.rank() + 1) * query.shape[2]  # this rank's queries attend to nothing later
     key, value = (gather(part, 2, group)[:, :, :end] for part in (key, value))
-    attended = causal_attention(query, key, value, packing, dropout, scaling)
+    attended = causal_attention(query, key, value, packing, dropout, scaling, sliding_window or 0)
     return attended.transpose(1, 2).contiguous(), None
 
 

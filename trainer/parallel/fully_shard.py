@@ -74,7 +74,7 @@ def apply_sharding(
     of_blocks = settings | {"reshard_after_forward": reshards_after_forward(config, stages)}
     sharded: list[list[Any]] = []
     for block in blocks:
-        experts = block.mlp.experts if experts_mesh is not None and hasattr(block.mlp, "experts") else None
+        experts = getattr(getattr(block, "mlp", None), "experts", None) if experts_mesh is not None else None
         sharded.append([block])
         if isinstance(experts, Experts):
             sharded[-1].insert(0, fully_shard(experts, mesh=experts_mesh, **of_blocks))

@@ -177,5 +177,5 @@ def gather(stages: list[Stage]) -> dict[str, Tensor]:
                 dist.recv(whole, src=owner)
             found[name] = whole.cpu() if whole.device.type != "cpu" else whole.detach().clone()
     if tied and rank == 0:
-        found[HEAD] = found[EMBEDDING]
+        found[HEAD] = found[f"hf.{stages[0].module.embedding_name}.weight"]
     return found

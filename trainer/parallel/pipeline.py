@@ -10,6 +10,7 @@ data; they are never sent. All micro-batches of a run have one shape.
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -29,50 +30,59 @@ SCHEDULES: dict[str, Any] = {
 }
 
 
-def apply_stage(decoder: nn.Module, index: int, stages: int) -> None:
+class StageLayers(nn.ModuleDict):
+    """A stage's layers under their numbers in the whole decoder; transformers' forward takes a slice of them."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return list(self.values())[key] if isinstance(key, slice) else super().__getitem__(key)
+
+
+def apply_stage(decoder: Any, index: int, stages: int) -> None:
     """Keep only one stage's parts of `decoder`, under their old names.
 
-    The inputs of its forward become (ids, or the previous stage's stream; positions; documents; labels; with a teacher
-    whole rows, used only by the last stage). It returns the stream, or at the end the sum of the losses.
+    transformers' own forward runs the remaining parts, in the order of its base_model_pp_plan: embed_tokens, layers,
+    norm. The inputs of the decoder's forward become (ids, or the previous stage's stream; positions; documents;
+    labels; with a teacher whole rows, used only by the last stage). It returns the stream, or at the end the sum of
+    the losses.
     """
-    core = decoder.hf.model
+    decoder.forward = partial(_forward, decoder)
+    if stages == 1:
+        return
+    core = decoder.base
     mine = split_layers(len(core.layers), stages)[index]
-    core.layers = nn.ModuleDict({str(layer): core.layers[layer] for layer in mine})
+    core.layers = StageLayers({str(layer): core.layers[layer] for layer in mine})
+    core.config = copy.copy(core.config)
+    if kinds := getattr(core.config, "layer_types", None):
+        core.config.layer_types = [kinds[layer] for layer in mine]
     if index > 0:
         core.embed_tokens = None
     if index < stages - 1:
-        core.norm = decoder.hf.lm_head = None
-    decoder.forward = partial(_forward, decoder)
+        core.norm, decoder.hf.lm_head = nn.Identity(), None
 
 
-def layers_of(decoder: nn.Module) -> dict[str, nn.Module]:
+def layers_of(decoder: Any) -> dict[str, nn.Module]:
     """Return the layers of a stage by their number in the whole decoder."""
-    return dict(decoder.hf.model.layers.items())
+    return dict(decoder.hf.get_submodule(decoder.layers_name).named_children())
 
 
 def _forward(
-    decoder: nn.Module,
+    decoder: Any,
     entering: Tensor,
     positions: Tensor,
     documents: Tensor | None = None,
     labels: Tensor | None = None,
     rows: Tensor | None = None,
 ) -> Tensor:
-    core = decoder.hf.model
     taught = None
-    if rows is not None and core.norm is not None and decoder.training:
+    if rows is not None and decoder.head is not None and decoder.training:
         taught = decoder.teacher.explain(rows, decoder.columns)  # before the student keeps activations
     with decoder.autocast(entering.device.type):
-        stream = entering if core.embed_tokens is None else core.embed_tokens(entering)
-        rotation = core.rotary_emb(stream, positions)
-        packing = None if documents is None else decoder.pack(documents, stream.dtype)
-        for layer in core.layers.values():
-            stream = layer(
-                hidden_states=stream, attention_mask=None, position_embeddings=rotation, packing=packing
-            )
-        if decoder.hf.lm_head is None:
+        packing = None if documents is None else decoder.pack(documents, next(decoder.parameters()).dtype)
+        name = "inputs_embeds" if decoder.embedding is None else "input_ids"
+        stream: Tensor = decoder.run_base(positions, packing, **{name: entering})
+        if decoder.head is None:
             return stream
-        loss: Tensor = decoder.hf.lm_head(core.norm(stream), labels=labels, taught=taught)
+        loss: Tensor = decoder.head(stream, labels=labels, taught=taught)
         return loss
 
 

@@ -48,7 +48,8 @@ class Stage(StatePart):
 
         On a mesh with a single stage, head and embedding are one parameter.
         """
-        return key.replace(HEAD, EMBEDDING) if self.is_last and self.module.shape.tied else key
+        embedding = f"hf.{self.module.embedding_name}.weight"
+        return key.replace(HEAD, embedding) if self.is_last and self.module.shape.tied else key
 
     def trained(self) -> dict[str, nn.Parameter]:
         """Return the parameters that get gradients, by name."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from peft.tuners.lora import LoraLayer
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -35,6 +36,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from trainer.models.mixed_precision import ProductEmbedding
 from trainer.parallel.pipeline import layers_of
 from trainer.parallel.process_groups import wait_for
 
@@ -98,73 +100,86 @@ class Whole(ParallelStyle):
 Plan = dict[str, ParallelStyle]
 
 
-def apply_tensor(decoder: nn.Module, tp: DeviceMesh, sequence_parallel: bool) -> None:
+def apply_tensor(decoder: Any, tp: DeviceMesh, sequence_parallel: bool) -> None:
     """Split the parameters of a stage over `tp`, in place; an axis of size one changes nothing."""
     if tp.size() == 1:
         return
     trained = {name: p.requires_grad for name, p in decoder.named_parameters()}
-    core, head = decoder.hf.model, decoder.hf.lm_head
-    tied = core.embed_tokens is not None and head is not None and head.weight is core.embed_tokens.weight
+    embedding, head = decoder.embedding, decoder.head
+    tied = embedding is not None and head is not None and head.weight is embedding.weight
+    if hasattr(embedding, "embed_scale"):  # a sum over tp is scaled once it is complete
+        del embedding.embed_scale
+        embedding.__class__ = ProductEmbedding
     parallelize_module(decoder.hf, tp, build_plan(decoder, sequence_parallel))
     if tied:  # split the same way, but in two copies
-        head.weight = core.embed_tokens.weight
+        head.weight = embedding.weight
     for name, parameter in decoder.named_parameters():  # some styles create trainable parameters
         parameter.requires_grad_(trained[name])
 
 
-def build_plan(decoder: nn.Module, sequence_parallel: bool) -> Plan:
-    """Return the split of each module of `decoder.hf` that this stage has."""
-    core = decoder.hf.model
+def build_plan(decoder: Any, sequence_parallel: bool) -> Plan:
+    """Return the split of each module of `decoder.hf` that this stage has: of a layer as transformers plans it."""
     stream: Placement = Shard(1) if sequence_parallel else Replicate()
     plan: Plan = {}
-    if core.embed_tokens is not None:
-        plan["model.embed_tokens"] = SplitEmbedding(input_layouts=Replicate(), output_layouts=stream)
+    if decoder.embedding is not None:
+        plan[decoder.embedding_name] = SplitEmbedding(input_layouts=Replicate(), output_layouts=stream)
+    theirs = {
+        name.removeprefix("layers.*."): style for name, style in decoder.hf.config.base_model_tp_plan.items()
+    }
     for index, layer in layers_of(decoder).items():
-        plan |= _plan_layer(f"model.layers.{index}.", layer, stream)
-    if decoder.hf.lm_head is not None:
-        plan["model.norm"] = SequenceParallel() if sequence_parallel else Whole()
-        plan["lm_head"] = SplitHead(input_layouts=stream)
+        plan |= _plan_layer(f"{decoder.layers_name}.{index}.", layer, theirs, stream)
+    if decoder.head is not None:
+        plan["model.norm"] = _plan_norm(stream)
+        plan[decoder.head_name] = SplitHead(input_layouts=stream)
     return plan
 
 
-def _plan_layer(at: str, layer: nn.Module, stream: Placement) -> Plan:
+def _plan_norm(stream: Placement) -> ParallelStyle:
+    return Whole() if stream.is_replicate() else SequenceParallel(use_local_output=True)
+
+
+def _plan_layer(at: str, layer: nn.Module, theirs: dict[str, str], stream: Placement) -> Plan:
+    """`theirs`: base_model_tp_plan of this family, without the layers' names."""
     has_experts = hasattr(layer.mlp, "experts")
-    split = not stream.is_replicate()
-    plan: Plan = {f"{at}input_layernorm": SequenceParallel() if split else Whole()}
-    after = SequenceParallel(use_local_output=has_experts) if split else Whole()
-    plan[f"{at}post_attention_layernorm"] = after
+    plan: Plan = {f"{at}{name}": _plan_norm(stream) for name, _ in layer.named_children() if "norm" in name}
     # gathered once for q, k and v; their gradients are added up before the reduction
     plan[f"{at}self_attn"] = PrepareModuleInput(
         input_kwarg_layouts={"hidden_states": stream},
         desired_input_kwarg_layouts={"hidden_states": Replicate()},
     )
-    for name in ("q_proj", "k_proj", "v_proj"):
-        plan |= plan_column(f"{at}self_attn.{name}", getattr(layer.self_attn, name))
-    plan |= plan_row(f"{at}self_attn.o_proj", layer.self_attn.o_proj, stream)
-    for name in ("q_norm", "k_norm"):  # of [rows, seq, heads of this rank, dim], each head separately
-        if hasattr(layer.self_attn, name):
-            plan[f"{at}self_attn.{name}"] = SequenceParallel(sequence_dim=2, use_local_output=True)
     if has_experts:
-        assert split, "experts with tp need sequence parallelism: otherwise tp ranks send the same tokens"
-        plan[f"{at}mlp.gate"] = WholeRouter()
-        return plan
-    plan[f"{at}mlp"] = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
-    for name in ("gate_proj", "up_proj"):
-        plan |= plan_column(f"{at}mlp.{name}", getattr(layer.mlp, name))
-    return plan | plan_row(f"{at}mlp.down_proj", layer.mlp.down_proj, stream)
+        assert not stream.is_replicate(), (
+            "experts with tp need sequence parallelism: tp ranks send other tokens"
+        )
+        plan[f"{at}mlp.gate"] = WholeWeight()
+    else:
+        plan[f"{at}mlp"] = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
+    for name, style in theirs.items():
+        if name.startswith("mlp.") and has_experts:
+            continue
+        module = layer.get_submodule(name)
+        if style == "colwise":
+            plan |= plan_column(f"{at}{name}", module)
+        elif style == "rowwise":
+            plan |= plan_row(f"{at}{name}", module, stream)
+        else:  # norms of q and k, each rank with its own heads
+            assert style == "replicated_with_grad_allreduce", style
+            plan[f"{at}{name}"] = WholeWeight()
+    return plan
 
 
 class SplitEmbedding(RowwiseParallel):
     """An embedding split by words; its sum over tp is complete when forward returns.
 
     An unfinished sum is a tensor of another class. A compiled layer would read its content without its history, and the
-    embedding would silently get no gradient from the layers (torch 2.13, AOTAutograd's runtime wrappers; not 2.11).
+    embedding would silently lack its gradient from the layers (torch 2.13, AOTAutograd's runtime wrappers; not 2.11).
     """
 
     @staticmethod
     def _prepare_output_fn(layouts: Any, use_local_output: bool, mod: Any, outputs: Any, mesh: Any) -> Any:
-        stream = RowwiseParallel._prepare_output_fn(layouts, use_local_output, mod, outputs, mesh)
-        return wait_for(stream)
+        stream = wait_for(RowwiseParallel._prepare_output_fn(layouts, use_local_output, mod, outputs, mesh))
+        scale = getattr(mod, "scalar_embed_scale", None)
+        return stream if scale is None else stream * float(torch.tensor(scale, dtype=stream.dtype))
 
 
 class SplitHead(ColwiseParallel):
@@ -173,8 +188,8 @@ class SplitHead(ColwiseParallel):
     _prepare_output_fn = staticmethod(lambda output_layouts, use_local_output, mod, outputs, mesh: outputs)
 
 
-class WholeRouter(ParallelStyle):
-    """A router whose tp ranks route different tokens with the same weight, so each gradient is a part of the sum."""
+class WholeWeight(ParallelStyle):
+    """A router or norm with one weight for the tokens or heads of all tp ranks: each gradient is a part of the sum."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         replicate_parameters(module, device_mesh)

@@ -39,7 +39,7 @@ BEATS = 6  # heartbeats within the time after which a lock is stale
 
 
 class Overtaken(Exception):
-    """Another process considers this one dead and does its work."""
+    """Another process considers this process dead and does its work."""
 
 
 @dataclass(frozen=True)

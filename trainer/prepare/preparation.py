@@ -24,10 +24,10 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.wording import spell_options
 from trainer.data.files import walk_files
+from trainer.data.text.documents import refuse_altered
 from trainer.data.text.text_source import hub_id, is_built_in
 from trainer.data.text.token_cache import cache_folder, write_cache
 from trainer.data.text.token_rows import open_text, read_index
-from trainer.data.text.tokenizer import refuse_altered
 from trainer.distributed.machine import explain_untrusted, trust_given
 from trainer.prepare.destination import (
     BEATS,
@@ -76,7 +76,7 @@ MIB = 1 << 20
 
 
 def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return the content of DONE.json, from an earlier start, from a concurrent start after waiting, or from this one.
+    """Return the content of DONE.json, from an earlier start, a concurrent start after waiting, or this start.
 
     Raises:
         ConfigError: the name is taken, or the volume is not writable.

@@ -37,6 +37,9 @@ TOKEN_OPTIONS = {
     "no_packing": "packing",
     "validation_fraction": "validation_fraction",
     "train_samples": "train_samples",
+    "text_columns": "text_columns",
+    "chat_roles": "chat_roles",
+    "long_documents": "long_documents",
 }
 """Options of a token cache and the settings of a run that they set."""
 KINDS = ("dataset", "model", "weights")
@@ -199,6 +202,9 @@ def _build_parser() -> argparse.ArgumentParser:
     add("--no-packing", action="store_const", const=False, help="with --tokenize: one document per row")
     add("--validation-fraction", type=float, metavar="SHARE", help=tokenize)
     add("--train-samples", type=int, metavar="COUNT", help=tokenize)
+    add("--text-columns", metavar="PART=COLUMN,...", help=tokenize)
+    add("--chat-roles", metavar="strict|merge", help=tokenize)
+    add("--long-documents", metavar="cut|drop", help=tokenize)
     what.add_argument(
         "--model", metavar="ID", help="id on the hub; only its safetensors files, never pickles"
     )

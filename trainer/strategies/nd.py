@@ -41,8 +41,8 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     Args:
         model: on the meta device on every rank; each reads its own part of the weights.
     """
-    layout, shape = run.plan.layout, model.shape
+    layout = run.plan.layout
     assert layout is not None, "nd without a layout"
-    meshes = build_meshes(run.mesh, layout.axes.ep, shape.experts > 0)
-    stages = build_stages(run, model, meshes, open_weights(run.config, shape))
+    meshes = build_meshes(run.mesh, layout.axes.ep, model.shape.experts > 0)
+    stages = build_stages(run, model, meshes, open_weights(run.config, model))
     return ScheduleEngine(run, stages, meshes, phases)

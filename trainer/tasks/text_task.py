@@ -14,7 +14,6 @@ from stratlab_spec.models.decoder import (
     count_forward_flops_per_token,
     count_parameters,
 )
-from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.teacher import naming_the_teacher, teacher_config, teacher_problems
 from stratlab_spec.settings.config import Config, ConfigError
 from trainer.data.batches import Batch, Share, build_text_batch, text_evaluation_batches
@@ -22,7 +21,7 @@ from trainer.data.text.token_rows import open_text
 from trainer.distributed.world import Precision
 from trainer.hang_detection.heartbeat import Pulse
 from trainer.hang_detection.rank_zero_task import do_alone, leave_alone
-from trainer.models.decoder import Decoder
+from trainer.models.decoder import Decoder, find_decoder
 from trainer.models.decoder_build import build_decoder
 from trainer.models.model_with_loss import Learner
 from trainer.models.packing import Bounds
@@ -37,7 +36,6 @@ class TextTask(Task):
 
     def __init__(self, config: Config, share: Share, device: str) -> None:
         self._data = data = open_text(config)
-        self._shape = read_shape(config)
         self._teacher_shape: DecoderShape | None = None
         facts = {
             "seq_len": config.seq_len,
@@ -70,8 +68,9 @@ class TextTask(Task):
             raise ConfigError(problems)
         asked = teacher_config(config)
         with naming_the_teacher(config):
-            shape = self._teacher_shape = read_shape(asked)
-            weights = open_weights(asked, shape)
+            empty = build_decoder(asked, empty=True)
+            shape = self._teacher_shape = empty.shape
+            weights = open_weights(asked, empty)
         with leave_alone(pulse):  # reading files takes time without progress
             found = hash_weights_by_name(weights, weights.names, dist.get_rank(), dist.get_world_size())
         self.teacher_facts = {
@@ -98,13 +97,14 @@ class TextTask(Task):
         if found:
             return found
         # no rank holds the whole model, so every rank hashes a part of its sources
-        weights = open_weights(self._config, self._shape)
+        weights = open_weights(self._config, find_decoder(model))
         return hash_weights_by_name(weights, [name for name, _ in model.named_parameters()], rank, ranks)
 
     def cost(self, model: nn.Module) -> dict[str, Any]:
         lora, seq_len, teacher = self._config.lora_rank > 0, self._config.seq_len, self._teacher_shape
+        shape = find_decoder(model).shape
         per_token = {
-            name: count_flops_per_token(self._shape, seq_len, causal=causal, lora=lora)
+            name: count_flops_per_token(shape, seq_len, causal=causal, lora=lora)
             + (count_forward_flops_per_token(teacher, seq_len, causal=causal) if teacher else 0.0)
             for name, causal in (("flops_per_token", True), ("flops_per_token_literature", False))
         }

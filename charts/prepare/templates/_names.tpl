@@ -12,25 +12,25 @@
 {{- end -}}
 {{- end -}}
 {{- if gt (len $given) 1 -}}
-{{- fail (printf "%s: %s are given, use one release for each [SL-prepare-several]" (join ", " $given) (ternary "both" "all" (eq (len $given) 2))) -}}
+{{- fail (printf "%s: %s are set, use one release for each [SL-prepare-several]" (join ", " $given) (ternary "both" "all" (eq (len $given) 2))) -}}
 {{- else if $prepare.dataset -}}
 {{- if eq $prepare.dataset "digits" -}}
-{{- fail "prepare.dataset=digits: is built into the trainer, there is nothing to prepare [SL-prepare-built-in]" -}}
+{{- fail "prepare.dataset=digits: is built into the trainer and needs no preparation [SL-prepare-built-in]" -}}
 {{- end -}}
 {{- if $prepare.tokenize -}}
 {{- range $name := list "name" "revision" "subset" -}}
 {{- with get $prepare $name -}}
-{{- fail (printf "prepare.%s=%s: not with prepare.tokenize, whose folder is named after its content [SL-prepare-tokens-named]" $name .) -}}
+{{- fail (printf "prepare.%s=%s: not with prepare.tokenize: its folder is named after its content [SL-prepare-tokens-named]" $name .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 dataset
 {{- else if or $prepare.model $prepare.weights -}}
 {{- if and $prepare.weights $prepare.revision -}}
-{{- fail (printf "prepare.revision=%s: weights of torchvision have none [SL-prepare-weights-revision]" $prepare.revision) -}}
+{{- fail (printf "prepare.revision=%s: torchvision's weights do not have revisions [SL-prepare-weights-revision]" $prepare.revision) -}}
 {{- end -}}
 {{- if $prepare.subset -}}
-{{- fail (printf "prepare.subset=%s: a model has none [SL-prepare-model-subset]" $prepare.subset) -}}
+{{- fail (printf "prepare.subset=%s: only for a data set, not for a model [SL-prepare-model-subset]" $prepare.subset) -}}
 {{- end -}}
 {{- if $prepare.tokenize -}}
 {{- fail (printf "prepare.tokenize=%s: needs prepare.dataset, the texts [SL-prepare-tokens-of-nothing]" $prepare.tokenize) -}}
@@ -45,7 +45,7 @@ dataset
 {{- define "prepare.tokens" -}}
 {{- $config := .Values.run.config -}}
 - {{ printf "--tokenize=%s" (include "run.literal" .Values.prepare.tokenize) | quote }}
-{{- range $name := list "seq_len" "validation_fraction" "train_samples" }}
+{{- range $name := list "seq_len" "validation_fraction" "train_samples" "text_columns" "chat_roles" "long_documents" }}
 {{- if and (hasKey $config $name) (not (kindIs "invalid" (get $config $name))) }}
 - {{ printf "--%s=%s" (replace "_" "-" $name) (include "run.literal" (get $config $name)) | quote }}
 {{- end }}

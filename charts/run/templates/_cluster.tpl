@@ -25,7 +25,7 @@ topologySpreadConstraints:
   {{- range . }}
   {{- $pair := printf "%s, %s" .topologyKey .whenUnsatisfiable }}
   {{- if has $pair $spread }}
-  {{- fail (printf "run.pod.topologySpread: %s is there twice: one entry for a topologyKey with the same whenUnsatisfiable [SL-spread-twice]" $pair) }}
+  {{- fail (printf "run.pod.topologySpread: %s is repeated: one entry for a topologyKey with the same whenUnsatisfiable [SL-spread-twice]" $pair) }}
   {{- end }}
   {{- $spread = append $spread $pair }}
   - {{ merge (dict "labelSelector" (include "run.cluster.own" $ | fromYaml)) . | toJson }}

@@ -147,7 +147,7 @@
 {{- else if eq "STRATLAB_NODE" .name -}}
   {{- fail (printf "%s: %s is the node that the pod is on [SL-env-node]" .list .name) -}}
 {{- else if hasKey .given .name -}}
-  {{- fail (printf "%s: %s is there twice [SL-env-twice]" .list .name) -}}
+  {{- fail (printf "%s: %s is repeated, keep one of them [SL-env-twice]" .list .name) -}}
 {{- end -}}
 {{- end }}
 

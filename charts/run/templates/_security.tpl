@@ -62,7 +62,7 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
   {{- end -}}
 {{- end -}}
 {{- with $beyond -}}
-{{- fail (printf "%s; run.podSecurity.level is %s. Leave it out, or, where the namespace allows it, say so: run.podSecurity.level=%s [SL-security-level]" (join "; " .) $level $highest) -}}
+{{- fail (printf "%s; run.podSecurity.level is %s. Leave it out, or set run.podSecurity.level=%s if the namespace allows it [SL-security-level]" (join "; " .) $level $highest) -}}
 {{- end -}}
 {{- include "run.security.check.volumes" . -}}
 {{- include "run.security.check.containers" . -}}
@@ -77,13 +77,13 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
 {{- range $volume := $run.pod.volumes -}}
   {{- $path := trimSuffix "/" $volume.mountPath -}}
   {{- if has $volume.name $names -}}
-    {{- fail (printf "run.pod.volumes: %s is there twice, or a volume of the chart's own (results, tmp, shm, token) or an operator's (ssh-auth, mpi-job-config, mpi-job-kubectl) [SL-volume-name-taken]" $volume.name) -}}
+    {{- fail (printf "run.pod.volumes: %s is repeated, or a volume of the chart's own (results, tmp, shm, token) or an operator's (ssh-auth, mpi-job-config, mpi-job-kubectl) [SL-volume-name-taken]" $volume.name) -}}
   {{- else if has $path $paths -}}
     {{- fail (printf "run.pod.volumes: %s is mounted at %s, where another volume is [SL-mount-path-taken]" $volume.name $path) -}}
   {{- end -}}
   {{- range $folder := $own -}}
     {{- if and (ne $folder "/tmp") (hasPrefix (printf "%s/" $folder) $path) -}}{{/* a run's results would lie in it, and go with the pod; below /tmp caches may */}}
-      {{- fail (printf "run.pod.volumes: %s is mounted at %s, below %s, which is the pods' own; mount it beside, as at /mnt/%s [SL-mount-below-own]" $volume.name $path $folder $volume.name) -}}
+      {{- fail (printf "run.pod.volumes: %s is mounted at %s, below %s, which is the pods' own; mount it elsewhere, as at /mnt/%s [SL-mount-below-own]" $volume.name $path $folder $volume.name) -}}
     {{- else if hasPrefix (printf "%s/" $path) $folder -}}
       {{- fail (printf "run.pod.volumes: %s is mounted at %s, above %s, which is the pods' own; mount it elsewhere [SL-mount-above-own]" $volume.name $path $folder) -}}
     {{- end -}}
@@ -116,7 +116,7 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
 {{- $names := list "pytorch" "node" "init-pytorch" "kubectl-delivery" -}}
 {{- range .Values.run.pod.initContainers -}}
   {{- if has .name $names -}}
-    {{- fail (printf "run.pod.initContainers: %s is there twice, or a container of the chart's or an operator's own [SL-init-container-twice]" .name) -}}
+    {{- fail (printf "run.pod.initContainers: %s is repeated, or a container of the chart's or an operator's own [SL-init-container-twice]" .name) -}}
   {{- end -}}
   {{- if not .command -}}
     {{- fail (printf "run.pod.initContainers: %s has no command [SL-init-without-command]" .name) -}}
@@ -125,7 +125,7 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
   {{- $given := list -}}
   {{- range .env -}}
     {{- if has .name $given -}}
-      {{- fail (printf "%s: %s is there twice [SL-init-env-twice]" $list .name) -}}
+      {{- fail (printf "%s: %s is repeated, keep one of them [SL-init-env-twice]" $list .name) -}}
     {{- end -}}
     {{- include "run.environment.check.plain" (dict "list" $list "name" .name "instead" "mount that by run.pod.volumes, which init containers see") -}}
     {{- $given = append $given .name -}}
@@ -134,6 +134,6 @@ server takes a run whose pods it refuses, and only events say why no pod comes.
 {{- end -}}
 {{- $user := include "run.identity" .Values.run.pod.securityContext.runAsUser -}}
 {{- if and (eq .Values.run.workload.api "mpijob-v2beta1") (ne $user "10001") -}}
-{{- fail (printf "run.pod.securityContext.runAsUser=%s: sshd of an mpijob-v2beta1 knows the user 10001 of the image alone [SL-sshd-user]" $user) -}}
+{{- fail (printf "run.pod.securityContext.runAsUser=%s: sshd of an mpijob-v2beta1 only knows the image's user 10001 [SL-sshd-user]" $user) -}}
 {{- end -}}
 {{- end }}

@@ -136,10 +136,10 @@ memory: {amount: 1, unit: Gi}
 {{- end -}}
 {{- if $run.rdma.enabled -}}
   {{- if eq $run.rdma.resource $run.accelerator -}}
-    {{- fail (printf "run.rdma.resource: %s is the accelerator's resource, name that of the network card [SL-rdma-is-accelerator]" $run.rdma.resource) -}}
+    {{- fail (printf "run.rdma.resource: %s is the accelerator's resource, name the network card's [SL-rdma-is-accelerator]" $run.rdma.resource) -}}
   {{- end -}}
   {{- if hasKey $given $run.rdma.resource -}}
-    {{- fail (printf "run.resources: %s is given by run.rdma [SL-rdma-twice]" $run.rdma.resource) -}}
+    {{- fail (printf "run.resources: run.rdma already sets %s, leave it out here [SL-rdma-twice]" $run.rdma.resource) -}}
   {{- end -}}
   {{- $limits = merge (dict $run.rdma.resource $run.rdma.count) $limits -}}
 {{- end -}}

@@ -151,7 +151,7 @@ change, and another API would start the run once more.
 {{- if $.Capabilities.APIVersions.Has (printf "%s/%s" $api.version $api.kind) -}}
 {{- $found := lookup $api.version $api.kind $.Release.Namespace (include "run.name" $) -}}
 {{- if and $found (ne $settings (dig "metadata" "annotations" "stratlab/settings-sha256" "" $found)) -}}
-{{- fail (printf "release %s: the settings of a run cannot change, and these are not those of its %s. For other settings install another release; an upgrade may change run.suspend, run.analysis, run.scheduling.waitSeconds and run.image (the pods keep theirs), with --reuse-values to keep the rest [SL-settings-changed]" $.Release.Name $api.kind) -}}
+{{- fail (printf "release %s: the settings of a run cannot change, and these differ from its %s. Install another release for other settings; an upgrade with --reuse-values may change run.suspend, run.analysis, run.scheduling.waitSeconds, run.podSecurity and run.image (pods keep their image) [SL-settings-changed]" $.Release.Name $api.kind) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -133,6 +133,7 @@ def test_the_trainer_accepts_what_is_rendered(helm: Path, tmp_path: Path) -> Non
 
 def test_a_token_cache_is_the_one_that_a_run_with_the_same_settings_reads(helm: Path, tmp_path: Path) -> None:
     rows = {"seq_len": 1048576, "packing": False, "validation_fraction": 0.25, "train_samples": 16777216}
+    rows |= {"text_columns": "query=a,response=b.c", "chat_roles": "merge", "long_documents": "drop"}
     tokens = {"dataset": "arithmetic", "tokenize": "qwen_tiny"}
     plain = request(job(helm, values={"prepare": tokens}), tmp_path)
     given = request(job(helm, values={"prepare": tokens, "run": {"config": {**rows, "lr": 0.5}}}), tmp_path)

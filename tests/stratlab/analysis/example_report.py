@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -74,16 +74,9 @@ def build_example(
     ]
     report["collectives"] = [_collective(i, gpu, t) for i, t in enumerate(times)] if collectives else []
     report["kernels"] = [row for rank in range(ranks) for row in _kernels(rank)] if gpu else []
-    durations = {
-        "edges_us": [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0],
-        "compute": [0, 40, 200, 90, 30, 10],
-    }
-    durations |= {
-        "comm": [0, 0, 0, 5, 20, 0],
-        "copy": [2, 8, 1, 0, 0, 0],
-        "short": 48,
-        "in_steps": 1200 * ranks,
-    }
+    durations = {"edges_us": [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0], "copy": [2, 8, 1, 0, 0, 0]}
+    durations |= {"compute": [0, 40, 200, 90, 30, 10], "comm": [0, 0, 0, 5, 20, 0]}
+    durations |= {"short": 48, "in_steps": 1200 * ranks}
     report["durations"] = durations if gpu else None
     report["copies"] = [
         {"rank": rank, "kind": kind, "count": 30, "bytes": size, "total_ms": 3.0, "gbps": gbps}
@@ -130,9 +123,7 @@ def _run(source: str, ranks: int, pp: int) -> dict[str, Any]:
     gpu = {"backend": "nccl", "device_type": "cuda", "device_name": "NVIDIA H200"}
     cpu = {"backend": "gloo", "device_type": "cpu", "device_name": "Example CPU, 4 cores"}
     run |= gpu if source == "gpu" else cpu
-    run["axes"] = (
-        {"dp_replicate": ranks // pp, "pp": pp} if pp > 1 else {"dp_replicate": ranks, "dp_shard": 1}
-    )
+    run["axes"] = {"dp_replicate": ranks // pp} | ({"pp": pp} if pp > 1 else {"dp_shard": 1})
     run |= {"torch": "2.13.0", "created": "2026-11-21T09:00:00Z", "finished": True, "test_accuracy_pct": 97.0}
     return run | {"step_time_ms_p50": 95.0, "samples_per_s": 673.0, "measured_steps": 590}
 
@@ -146,12 +137,9 @@ def _times(t: Mapping[str, float], whole: str) -> dict[str, float]:
     times = {whole: sum(t.values()), "compute_ms": t["compute"], "comm_ms": exposed + 0.5 * t["comm"]}
     times |= {"comm_overlap_ms": 0.5 * t["comm"], "comm_exposed_ms": exposed, "straggler_ms": t["straggler"]}
     times |= {"bubble_ms": t["bubble"], "copy_ms": 2 * t["copy"], "copy_exposed_ms": t["copy"]}
-    times |= {
-        "idle_ms": t["data"] + t["host"] + t["kernel_wait"] + t["other_idle"],
-        "data_wait_ms": t["data"],
-    }
-    times |= {"host_wait_ms": t["host"], "launch_wait_ms": t["launch"], "kernel_wait_ms": t["kernel_wait"]}
-    return times | {"other_idle_ms": t["other_idle"]}
+    times["idle_ms"] = t["data"] + t["host"] + t["kernel_wait"] + t["other_idle"]
+    times |= {"data_wait_ms": t["data"], "host_wait_ms": t["host"], "launch_wait_ms": t["launch"]}
+    return times | {"kernel_wait_ms": t["kernel_wait"], "other_idle_ms": t["other_idle"]}
 
 
 def _step(rank: int, step: int, t: Mapping[str, float], source: str) -> dict[str, Any]:
@@ -200,45 +188,29 @@ def _kernels(rank: int) -> list[dict[str, Any]]:
     ]
 
 
-@dataclass
-class ExampleRank:
-    """Stands in for a RankAnalysis: what the page and the tables read of one."""
-
-    rank: int
-    source: str
-    drawn: DrawnStep
-    memory: list[MemoryPoint]
-    kernels: list[KernelRow]
-
-
 def build_example_ranks(report: Mapping[str, Any]) -> list[Any]:
-    """One per rank of the report: its step computes in the first half, then communicates, then waits for the host."""
+    """What the page and the tables read of the report's ranks: a step computes in its first half, then communicates,
+    then waits for the host."""
     compute, comm, host = (STATES.index(name) for name in ("compute", "comm_exposed", "host_wait"))
     states = np.repeat(np.array([compute, compute, comm, host], np.uint8), BINS // 4)
     device = "cuda:0" if report["source"] == "gpu" else "cpu"
     points = range(300 if len(report["ranks"]) <= 16 else 20)
     return [
-        ExampleRank(
-            rank=row["rank"],
+        SimpleNamespace(
+            rank=rank,
             source=report["source"],
-            drawn=_draw(row["step_ms"], states),
-            memory=[
-                MemoryPoint(row["rank"], device, 1.0 * i, 100.0 + 10 * math.sin(i / 20), 128.0)
-                for i in points
-            ],
-            kernels=[KernelRow(**kernel) for kernel in report["kernels"] if kernel["rank"] == row["rank"]],
+            drawn=_draw(step_ms, states),
+            memory=[MemoryPoint(rank, device, 1.0 * i, 100.0 + 10 * math.sin(i / 20), 128.0) for i in points],
+            kernels=[KernelRow(**kernel) for kernel in report["kernels"] if kernel["rank"] == rank],
         )
-        for row in report["ranks"]
+        for rank, step_ms in ((row["rank"], row["step_ms"]) for row in report["ranks"])
     ]
 
 
 def _draw(step_ms: float | None, states: np.ndarray[Any, Any]) -> DrawnStep:
     """The second step: an all-reduce in its third quarter, half of it waiting."""
     quarter = round((step_ms or 100.0) * 1e6 / 4)
-    phases = [
-        ("forward", 0, quarter),
-        ("backward", quarter, 3 * quarter),
-        ("optimizer", 3 * quarter, 4 * quarter),
-    ]
+    borders = (0, quarter, 3 * quarter, 4 * quarter)
+    phases = list(zip(("forward", "backward", "optimizer"), borders, borders[1:], strict=False))
     call = DrawnCall("all_reduce", "dp_replicate", 2 * quarter, 3 * quarter, quarter // 2, 81_920)
     return DrawnStep(STEPS[1], 0, 4 * quarter, states, phases, [call])

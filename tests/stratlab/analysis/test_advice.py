@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import string
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,16 +72,14 @@ def fired(**changes: Any) -> dict[str, dict[str, Any]]:
     return {entry["rule"]: entry for entry in apply_rules(values(**changes))}
 
 
-def test_a_run_without_a_fault_gets_no_advice() -> None:
+def test_a_run_without_a_fault_gets_no_advice():
     assert apply_rules(values()) == []
     report = blank(build_example(collectives=True), keep=())
     assert apply_rules(build_values(report, {}, {})) == [], "nothing is known"
 
 
 @pytest.mark.parametrize(("rule", "base", "borders", "number"), CASES)
-def test_rule_fires_above_its_threshold_only(
-    rule: str, base: dict[str, Any], borders: dict[str, tuple[Any, Any]], number: str, tmp_path: Path
-) -> None:
+def test_rule_fires_above_its_threshold_only(rule, base, borders, number, tmp_path):
     firing = base | {name: above for name, (above, _) in borders.items()}
     found = fired(**firing)
     assert set(found) == {rule}
@@ -99,13 +96,13 @@ def test_rule_fires_above_its_threshold_only(
     assert (rule in on_cpu) == (rule not in GPU_ONLY)
 
 
-def test_every_entry_of_the_table_has_a_case() -> None:
+def test_every_entry_of_the_table_has_a_case():
     assert sorted(rule for rule, *_ in CASES) == sorted(rule.id for rule in RULES)
     ids = {rule.id for rule in RULES}
     assert ids == {f"R{i}" for i in range(1, len(ids) + 1)}
 
 
-def test_data_is_the_gap_on_a_gpu_and_the_label_on_a_cpu() -> None:
+def test_data_is_the_gap_on_a_gpu_and_the_label_on_a_cpu():
     report = build_example("cpu")
     report["mean"] |= {"data_ms": 30.0, "data_wait_pct": 0.0}
     assert build_values(report, {}, {})["data_pct"] == pytest.approx(30.0)
@@ -114,7 +111,7 @@ def test_data_is_the_gap_on_a_gpu_and_the_label_on_a_cpu() -> None:
 
 
 @pytest.mark.parametrize("kernel", ("attention", "flash attention", "gemm", "elementwise", "other"))
-def test_of_foreign_traces_nothing_of_ours_is_advised(kernel: str, tmp_path: Path) -> None:
+def test_of_foreign_traces_nothing_of_ours_is_advised(kernel, tmp_path):
     """They have no settings of ours; what asks for one (zero3) cannot fire."""
     report = build_example()
     report["run"] = build_foreign_facts(tmp_path, "ddp", 2, "nccl", []).origin
@@ -130,7 +127,7 @@ def test_of_foreign_traces_nothing_of_ours_is_advised(kernel: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("foreign", [True, False])
-def test_kernels_are_fused_only_where_short_gaps_are_most_of_the_waiting(foreign: bool) -> None:
+def test_kernels_are_fused_only_where_short_gaps_are_most_of_the_waiting(foreign):
     slow = {"launching_pct": 60.0, "short_kernel_pct": 90.0, "kernels_per_step": 5000, "foreign": foreign}
     for kind in ("short", "first", "label", "long", None):
         found = fired(**slow, **GAP, gap_kind=kind)
@@ -139,7 +136,7 @@ def test_kernels_are_fused_only_where_short_gaps_are_most_of_the_waiting(foreign
         assert all(not entry["settings"] for entry in found.values()) or kind == "short"
 
 
-def test_doubts_lower_the_others_by_one() -> None:
+def test_doubts_lower_the_others_by_one():
     assert fired(memory_pct=95.0)["R7"]["severity"] == "high"
     for doubt in ({"missing_ranks": 1}, {"traced_steps": 1}):
         found = fired(memory_pct=95.0, optimizer_pct=21.0, **doubt)
@@ -148,14 +145,14 @@ def test_doubts_lower_the_others_by_one() -> None:
     assert fired(memory_pct=95.0, slowdown=2.0)["R7"]["severity"] == "high"
 
 
-def test_the_largest_share_is_high_and_comes_first() -> None:
+def test_the_largest_share_is_high_and_comes_first():
     shares = {"transfer_pct": 40.1, "data_pct": 30.0, "launching_pct": 39.0, "memory_pct": 45.0}
     entries = [(e["rule"], e["severity"]) for e in apply_rules(values(**EXPOSED, **shares))]
     assert entries == [("R1", "high"), ("R3", "medium"), ("R4", "medium"), ("R7", "low")]
     assert fired(**EXPOSED, transfer_pct=40.0)["R1"]["severity"] == "medium"
 
 
-def test_advice_can_save_what_it_is_about_and_no_more() -> None:
+def test_advice_can_save_what_it_is_about_and_no_more():
     """Of a step of 200 ms; the bubble above its ideal, the compute above the mean."""
     report = build_example()
     report["mean"] |= {"step_ms": 200.0, "compute_pct": 60.0, "compute_imbalance": 1.5, "host_wait_pct": 30.0}
@@ -194,15 +191,14 @@ R2 = FAR | {"transfer_pct": 31.0}
         ("R11", {"top_kernel_pct": 50.0, "precision": "fp32"}, "precision=bf16"),
     ],
 )
-def test_settings_fit_the_run(rule: str, changes: dict[str, Any], settings: str) -> None:
+def test_settings_fit_the_run(rule, changes, settings):
     expected = {
         f"run.config.{name}": value for name, _, value in (word.partition("=") for word in settings.split())
     }
     assert fired(**changes)[rule]["settings"] == expected
 
 
-def test_only_settings_and_values_that_exist_are_named() -> None:
-    """In every text, and in every remedy of every rule, with a value that the setting takes."""
+def test_only_settings_and_values_that_exist_are_named():
     known = values(next_strategy="zero2", previous_strategy="zero1")
     for rule in RULES:
         texts = [rule.title, rule.elsewhere, rule.otherwise]
@@ -221,7 +217,7 @@ def test_only_settings_and_values_that_exist_are_named() -> None:
             Config.from_env(base | {f"TRAINER_{setting.upper()}": template.format_map(known)})
 
 
-def test_the_late_rank_and_its_host_are_named(tmp_path: Path) -> None:
+def test_the_late_rank_and_its_host_are_named(tmp_path):
     """From files: the settings of config.json, the host of ranks/rank1.json."""
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks" / "rank1.json").write_text('{"rank": 1, "host": "node-b"}')
@@ -245,7 +241,7 @@ def test_the_late_rank_and_its_host_are_named(tmp_path: Path) -> None:
     assert find()["R3"]["settings"] == {"run.config.micro_batch_size": "64"}, "not known whether it compiles"
 
 
-def test_memory_is_that_of_the_rank_with_most_of_the_device_that_the_trace_names() -> None:
+def test_memory_is_that_of_the_rank_with_most_of_the_device_that_the_trace_names():
     report = build_example()
     report["ranks"][1] |= {"peak_allocated_gib": 130.0}
     for size_gib, share in ((140.0, 100 * 130 / 140), (200.0, 65.0), (None, None)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from pathlib import Path
@@ -16,7 +15,6 @@ from stratlab.analysis.mlflow_upload import build_numbers, build_tags
 from stratlab.analysis.run_analysis import NoTraces, analyze_run
 from stratlab.analysis.run_facts import NoRun
 from stratlab.run_directory.outcome import ALIVE_S
-from stratlab.traces.merge import PackedFile
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.analysis.conftest import NO_HTA
@@ -45,7 +43,7 @@ def refuse(run: Path, kind: type[Exception] = NoTraces) -> list[str]:
     return find_codes(refusal.value)
 
 
-def test_gpu_traces(plain_report: dict[str, Any]) -> None:
+def test_gpu_traces(plain_report):
     assert (plain_report["source"], plain_report["note"], plain_report["backend"]) == ("gpu", "", "nccl")
     first, second = plain_report["ranks"]
     expected = {name: value for name, value in STEP_MS.items() if name in first}
@@ -60,7 +58,7 @@ def test_gpu_traces(plain_report: dict[str, Any]) -> None:
     assert said(plain_report) == [("SL-summary-missing", None)]
 
 
-def test_damaged_ranks_are_named_and_the_others_analysed(tmp_path: Path) -> None:
+def test_damaged_ranks_are_named_and_the_others_analysed(tmp_path):
     run = write_run(tmp_path / "run", {rank: build_gpu_trace(rank) for rank in range(6)})
     traces = run / "traces"
     cut = (traces / "rank1_trace.json").read_bytes()
@@ -82,7 +80,7 @@ def test_damaged_ranks_are_named_and_the_others_analysed(tmp_path: Path) -> None
     assert "rank0_trace.json" in told[0] and len([line for line in told if line.startswith("warning")]) == 4
 
 
-def test_partial_traces_of_a_failed_run(tmp_path: Path) -> None:
+def test_partial_traces_of_a_failed_run(tmp_path):
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0, steps=2)}, manifest=False, world_size=3)
     build_gpu_trace(2, steps=1).write(run / "traces" / "rank2_trace.json")
     report = run_analyze(run)
@@ -95,7 +93,7 @@ def test_partial_traces_of_a_failed_run(tmp_path: Path) -> None:
     assert report["run"]["finished"] is False and report["mean"]["ranks"] == 2
 
 
-def test_gpu_and_host_time_and_steps_and_recordings_are_never_mixed(tmp_path: Path) -> None:
+def test_gpu_and_host_time_and_steps_and_recordings_are_never_mixed(tmp_path):
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0), 1: build_cpu_trace(1)}, world_size=3)
     other = build_gpu_trace(2)
     other.events = [event for event in other.events if event["cat"] != "user_annotation"]
@@ -107,7 +105,7 @@ def test_gpu_and_host_time_and_steps_and_recordings_are_never_mixed(tmp_path: Pa
     assert said(report, "skipped") == [("SL-rank-no-gpu", 1), ("SL-rank-no-steps", 2)]
 
 
-def test_no_traces(tmp_path: Path) -> None:
+def test_no_traces(tmp_path):
     run = write_run(tmp_path / "run", {})
     assert "SL-no-trace-usable" in refuse(run)
     (run / "traces" / "rank0_trace.json").write_text("{")
@@ -117,7 +115,7 @@ def test_no_traces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ends", "quiet_s"), [(False, 0), (True, 0), (False, 2 * ALIVE_S)])
-def test_no_traces_of_a_run_that_goes_on(tmp_path: Path, ends: bool, quiet_s: float) -> None:
+def test_no_traces_of_a_run_that_goes_on(tmp_path, ends, quiet_s):
     run = write_run(tmp_path / "run", {}, manifest=False)
     events: list[dict[str, Any]] = [{"event": "started", "t": 1.0, "attempt": 1}]
     events += [{"event": "ended", "t": 2.0, "attempt": 1, "exit_code": 1}] if ends else []
@@ -131,7 +129,7 @@ SUMMARY = {"step_time_ms_p50": 28.25, "measured_steps": 190, "train_loss": 0.5, 
 
 
 @pytest.mark.parametrize("profile_steps", [0, 3])
-def test_a_finished_run_without_traces_is_reported(tmp_path: Path, profile_steps: int) -> None:
+def test_a_finished_run_without_traces_is_reported(tmp_path, profile_steps):
     run = write_run(tmp_path / "run", {}, manifest=False)
     config = json.loads((run / "config.json").read_text())
     config["config"]["profile_steps"] = profile_steps
@@ -149,19 +147,7 @@ def test_a_finished_run_without_traces_is_reported(tmp_path: Path, profile_steps
     assert build_tags(report)["trace_source"] == "none" and build_numbers(report)["ranks"] == 0
 
 
-def test_the_manifests_reason_is_said(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {}, manifest=False)
-    (run / "summary.json").write_text(json.dumps(SUMMARY))
-    (run / "traces").mkdir()
-    dropped = [{"rank": rank, "reason": "[Errno 28] No space left on device"} for rank in (1, 0)]
-    manifest = {"schema_version": 1, "complete": False, "files": [], "dropped": dropped}
-    (run / "traces" / "manifest.json").write_text(json.dumps(manifest))
-    report = run_analyze(run)
-    assert "rank 0, 1: [Errno 28] No space left on device" in report["note"]
-    assert report["note"] in (run / "analysis" / "summary.md").read_text().replace("\\", "")
-
-
-def test_not_a_run_directory(tmp_path: Path) -> None:
+def test_not_a_run_directory(tmp_path):
     assert refuse(tmp_path / "absent", NoRun) == ["SL-run-folder-missing"]
     assert refuse(tmp_path, NoRun) == ["SL-run-folder-empty"]
     for content in ("[]", "{"):
@@ -172,9 +158,7 @@ def test_not_a_run_directory(tmp_path: Path) -> None:
     assert not (tmp_path / "analysis").exists()
 
 
-def test_a_fault_or_bug_on_one_rank_leaves_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_or_bug_on_one_rank_leaves_the_others(tmp_path, monkeypatch, capfd):
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0), 1: build_gpu_trace(1)})
     read = measure.read_rank_trace
 
@@ -191,9 +175,7 @@ def test_a_fault_or_bug_on_one_rank_leaves_the_others(
     assert find_codes(told) == ["SL-rank-no-memory"]
 
 
-def test_second_analysis_replaces_the_first_and_a_failure_leaves_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_analysis_replaces_the_first_and_a_failure_leaves_it(tmp_path, monkeypatch):
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
     first = run_analyze(run)
     (run / "analysis" / "tables" / "stale.csv").touch()
@@ -210,19 +192,7 @@ def test_second_analysis_replaces_the_first_and_a_failure_leaves_it(
     assert sorted(p.name for p in run.iterdir()) == ["analysis", "config.json", "traces"]
 
 
-def test_a_volume_without_room_for_the_merged_trace_costs_only_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr(PackedFile, "write", lambda *_: (_ for _ in ()).throw(full))
-    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
-    report = run_analyze(run)
-    assert (report["merged"]["file"], report["merged"]["ranks"]) == (None, [])
-    assert find_codes(report["merged"]["reason"]) == ["SL-merged-not-written"] and report["ranks"]
-    assert not [path for path in (run / "analysis").iterdir() if path.name.startswith(".")]
-
-
-def test_a_folder_analysis_of_somebody_else_stays(tmp_path: Path) -> None:
+def test_a_folder_analysis_of_somebody_else_stays(tmp_path):
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
     (run / "analysis").mkdir()
     (run / "analysis" / "thesis.tex").write_text("mine")
@@ -232,7 +202,7 @@ def test_a_folder_analysis_of_somebody_else_stays(tmp_path: Path) -> None:
     assert (run / "analysis" / "thesis.tex").read_text() == "mine"
 
 
-def test_a_run_of_mlflow_analysed_without_a_server_is_told_of(tmp_path: Path) -> None:
+def test_a_run_of_mlflow_analysed_without_a_server_is_told_of(tmp_path):
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
     told: list[str] = []
     analyze_run(run, tracking_uri=None, hta_limits=NO_HTA, progress=told.append)

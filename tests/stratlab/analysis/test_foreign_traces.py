@@ -52,8 +52,7 @@ def write_silent(path: Path, **options: Any) -> None:
     trace.write(path)
 
 
-def test_every_experiment_of_a_zip_has_its_report(tmp_path: Path) -> None:
-    """Its numbers are those of a run with the same traces; the source stays as it is."""
+def test_every_experiment_of_a_zip_has_its_report(tmp_path):
     source, traces = tmp_path / "source", {0: build_gpu_trace(0), 1: build_gpu_trace(1, comm_start=700)}
     for rank, trace in traces.items():
         trace.write(source / "ddp" / f"worker{rank}_step_12.{1694128201545 + rank}.pt.trace.json")
@@ -81,7 +80,7 @@ def test_every_experiment_of_a_zip_has_its_report(tmp_path: Path) -> None:
         assert theirs == mine.replace('"dp_replicate"', "null"), "the axis is told by the settings alone"
 
 
-def test_missing_ranks_are_named(tmp_path: Path) -> None:
+def test_missing_ranks_are_named(tmp_path):
     trace = build_gpu_trace(5)
     trace.head["distributedInfo"]["world_size"] = 16
     trace.write(tmp_path / "in" / "told" / "a.json")
@@ -93,7 +92,7 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
     assert "R12" in [row["rule"] for row in report(done["told"])["recommendations"]]
 
 
-def test_one_that_cannot_be_analysed_leaves_the_others(tmp_path: Path) -> None:
+def test_one_that_cannot_be_analysed_leaves_the_others(tmp_path):
     build_gpu_trace(0).write(tmp_path / "in" / "good" / "rank0.json")
     (tmp_path / "in" / "good" / "rank1.json").write_text('{"traceEvents": [{"ph": "X", "ts"')
     build_gpu_trace(0).write(tmp_path / "in" / "twice" / "a_rank0.json")
@@ -109,7 +108,7 @@ def test_one_that_cannot_be_analysed_leaves_the_others(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["good"]
 
 
-def test_an_analysis_replaces_an_earlier_one_of_its_source_and_nothing_else(tmp_path: Path) -> None:
+def test_an_analysis_replaces_an_earlier_one_of_its_source_and_nothing_else(tmp_path):
     source, out = tmp_path / "in", tmp_path / "in" / "out"  # what it leaves in the source is no source
     build_gpu_trace(0).write(source / "exp" / "rank0.json")
     first = run(source, out)["exp"].folder / "analysis" / "report.json"
@@ -126,7 +125,7 @@ def test_an_analysis_replaces_an_earlier_one_of_its_source_and_nothing_else(tmp_
     assert refuse(source, out) == ["SL-output-of-others"]
 
 
-def test_what_cannot_be_a_source_or_a_place_says_so(tmp_path: Path) -> None:
+def test_what_cannot_be_a_source_or_a_place_says_so(tmp_path):
     out = tmp_path / "out"
     assert refuse(tmp_path / "nothing", out) == ["SL-source-missing"]
     (tmp_path / "notes.txt").write_text("")
@@ -145,8 +144,7 @@ def test_what_cannot_be_a_source_or_a_place_says_so(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_what_is_a_run_of_this_lab_stays_one(tmp_path: Path) -> None:
-    """A config.json is none: Hugging Face writes one."""
+def test_what_is_a_run_of_this_lab_stays_one(tmp_path):
     ours = write_run(tmp_path / "demo" / "ddp", {0: build_gpu_trace(0)})
     (tmp_path / "refused").mkdir()
     (tmp_path / "refused" / "attempts.jsonl").touch()
@@ -160,20 +158,7 @@ def test_what_is_a_run_of_this_lab_stays_one(tmp_path: Path) -> None:
     assert list(run(tmp_path / "bert", tmp_path / "out")) == ["bert"]
 
 
-@pytest.mark.parametrize("other", ("ddp/rank0.json", "ddp.zip"))
-def test_an_experiment_called_traces_is_one(other: str, tmp_path: Path) -> None:
-    build_gpu_trace(0).write(tmp_path / "in" / "traces" / "rank0.json")
-    build_gpu_trace(0, steps=2).write(tmp_path / "in" / "ddp" / "rank0.json")
-    if other == "ddp.zip":
-        pack(tmp_path / "in" / "ddp", tmp_path / "in" / other)
-        shutil.rmtree(tmp_path / "in" / "ddp")
-    assert is_foreign(tmp_path / "in")
-    assert list(run(tmp_path / "in", tmp_path / "out")) == ["ddp", "traces"]
-    (tmp_path / "in" / "metrics.jsonl").touch()
-    assert not is_foreign(tmp_path / "in")
-
-
-def test_a_pattern_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_a_pattern_that_cannot_be_is_refused(tmp_path):
     for text in ("gpu(", "gpu", r"(a)(\d+)"):
         with pytest.raises(UserError) as refusal:
             parse_pattern(text)
@@ -196,7 +181,7 @@ def test_a_pattern_that_cannot_be_is_refused(tmp_path: Path) -> None:
         ("ddp", {"output": None, "job": "x"}, "SL-job-without-share"),
     ],
 )
-def test_options_that_do_not_fit_the_source(tmp_path: Path, name: str, options: Any, code: str) -> None:
+def test_options_that_do_not_fit_the_source(tmp_path, name, options, code):
     for file in ("trace.pftrace", "a.json"):
         (tmp_path / file).write_bytes(b"rubbish")
     (tmp_path / "empty").mkdir()
@@ -207,7 +192,7 @@ def test_options_that_do_not_fit_the_source(tmp_path: Path, name: str, options: 
     assert find_codes(refusal.value) == [code]
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     denied = PermissionError(13, "Permission denied")
     monkeypatch.setattr(analyze.Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(denied))
     with pytest.raises(UserError) as refusal:

@@ -1,7 +1,4 @@
-"""Kernels by name and length: exact sums, numpy's percentiles, counts that add up over ranks.
-
-Who waited for whom, and in which process group.
-"""
+"""Kernels by name and length: exact sums, numpy's percentiles, counts that add up over ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from stratlab.analysis.kernels import (
     build_copies,
     build_durations,
     build_kernels,
-    find_median,
     find_short_share,
     name_copy,
     sort_collectives,
@@ -31,7 +27,7 @@ from stratlab.analysis.kernels import (
 from stratlab.analysis.lanes import build_lanes, name_collective
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import read_rank_trace
-from stratlab.analysis.step_rows import BINS, Gaps, IdleRow, build_idle, sum_gaps
+from stratlab.analysis.step_rows import BINS, IdleRow, build_idle
 from stratlab.traces.trace import load_trace
 from tests.stratlab.simulated.small import (
     ALL_REDUCE,
@@ -40,7 +36,6 @@ from tests.stratlab.simulated.small import (
     GPU,
     TraceWriter,
     add_gpu_step,
-    build_cpu_trace,
     build_gpu_trace,
 )
 
@@ -51,7 +46,7 @@ def build(trace: TraceWriter, path: Path) -> tuple[list[KernelRow], Durations]:
     return build_kernels(3, loaded, lanes), build_durations(loaded, lanes)
 
 
-def test_rows(tmp_path: Path) -> None:
+def test_rows(tmp_path):
     trace, lengths_us = build_gpu_trace(0, steps=0), np.array([5.0, 1.5, 100.25, 7.0, 9.0, 40.0])
     for i, duration in enumerate(lengths_us):
         trace.kernel("gemm", 1000 * i + 10, 1000 * i + 20, 1000 * i + 20 + duration)
@@ -71,7 +66,7 @@ def test_rows(tmp_path: Path) -> None:
     assert [row.pct for row in rows] == pytest.approx([100 * x / 363.75 for x in (200, 162.75, 1)])
 
 
-def test_durations_count_by_length(tmp_path: Path) -> None:
+def test_durations_count_by_length(tmp_path):
     trace = build_gpu_trace(0, steps=0)
     trace.label("## Training Step 1 ##", 1, 500)
     for i, duration in enumerate((0.0, 0.05, 9.999, 10.0, 10.001, 99.0)):
@@ -92,22 +87,7 @@ def test_durations_count_by_length(tmp_path: Path) -> None:
     assert (both.short, both.in_steps, sum(both.copy), both.edges_us) == (6, 12, 2, EDGES_US)
 
 
-def test_median_is_within_a_bin() -> None:
-    draw = np.random.default_rng(0)
-    for scale in (0.5, 30.0, 4e4):
-        lengths_us = draw.lognormal(np.log(scale), 1.0, 10_001)
-        counts = np.histogram(lengths_us, EDGES_US)[0]
-        assert find_median(counts) == pytest.approx(np.median(lengths_us), rel=0.13)
-    assert find_median(np.histogram([20.0], EDGES_US)[0]) == pytest.approx(20, rel=0.13)
-    assert find_median([0] * 160) is None and find_short_share([0] * 160) is None
-
-
-def test_cpu_traces_have_no_kernels(tmp_path: Path) -> None:
-    rows, durations = build(build_cpu_trace(0), tmp_path)
-    assert rows == [] and sum(durations.kernels) == durations.in_steps == 0
-
-
-def test_bytes_over_time(tmp_path: Path) -> None:
+def test_bytes_over_time(tmp_path):
     trace = TraceWriter(0)
     for start, end, size in (
         (0, 1000, 20_000_000),
@@ -131,7 +111,7 @@ def add_copy(trace: TraceWriter, name: str, start: float, end: float, **args: in
     trace.add(category, name, 1000 + start, 1000 + end, COPY_STREAM, GPU, stream=COPY_STREAM, **args)
 
 
-def test_names() -> None:
+def test_names():
     names = {"Memcpy DtoH (Device -> Pageable)": "DtoH", "Memcpy PtoP (Device -> Device)": "PtoP"}
     names |= {"CopyHostToDevice": "HtoD", "CopyDeviceToDevice": "DtoD", "FillBuffer": "Memset"}
     names |= {"Memcpy Unknown": "other"}
@@ -152,14 +132,14 @@ def read_idle(trace: TraceWriter, folder: Path) -> list[IdleRow]:
         (150, 180, (0, -0.02, 0)),  # overlaps, which HTA books here
     ],
 )
-def test_cause(tmp_path: Path, launch: float, start: float, expected: tuple[float, float, float]) -> None:
+def test_cause(tmp_path, launch, start, expected):
     trace = TraceWriter(0)
     trace.kernel("gemm", 90, 100, 200)
     trace.kernel("gemm", launch, start, 1000)
     assert read_idle(trace, tmp_path) == [IdleRow(2, 0, 7, *expected)]
 
 
-def test_streams_are_apart_and_without_launch_is_not_the_host(tmp_path: Path) -> None:
+def test_streams_are_apart_and_without_launch_is_not_the_host(tmp_path):
     trace = TraceWriter(0)
     trace.kernel("gemm", 1, 10, 20, stream=20)
     trace.kernel("gemm", 1, 20, 100, stream=7)
@@ -168,15 +148,7 @@ def test_streams_are_apart_and_without_launch_is_not_the_host(tmp_path: Path) ->
     assert read_idle(trace, tmp_path) == [IdleRow(2, 0, 7, 0, 0, 0), IdleRow(2, 0, 20, 0, 0.01, 0.16)]
 
 
-def test_ranks_together() -> None:
-    one, other = Gaps(100, 60, 0, 40, {"a": 10}), Gaps(300, 0, 0, 200, {"a": 220, "b": 290})
-    both = sum_gaps([one, other])
-    assert both == Gaps(400, 60, 0, 200, {"a": 230, "b": 290})
-    assert (one.kind, other.kind, both.kind, both.label) == ("short", "label", "label", "a")
-    assert (sum_gaps([]).kind, Gaps(10, 5, 5, 5).kind, Gaps(10, 4, 6, 6).kind) == (None, "long", "first")
-
-
-def test_memory_curve_keeps_the_peak_per_device(tmp_path: Path) -> None:
+def test_memory_curve_keeps_the_peak_per_device(tmp_path):
     trace = build_gpu_trace(0)
     peaks = {997: 4096, 2000: 4097, 3003: 4098}
     for i in range(5000):
@@ -202,7 +174,7 @@ def measure(folder: Path, traces: list[TraceWriter], axes: dict[str, int] = AXES
     return [row for rank in measure_traces(files, axes).ranks for row in rank.collectives]
 
 
-def test_late_rank_waits_for_nobody_and_the_others_for_it(tmp_path: Path) -> None:
+def test_late_rank_waits_for_nobody_and_the_others_for_it(tmp_path):
     early, late = measure(tmp_path, [build_gpu_trace(0), build_gpu_trace(1, comm_start=700)])
     assert early.name == "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
     assert (early.collective, early.axis, early.bytes) == ("all_reduce", "dp_replicate", None)
@@ -230,7 +202,7 @@ def grouped(rank: int, groups: dict[str, tuple[list[int], float]], told: bool = 
     return trace
 
 
-def test_groups_are_matched_apart_and_named_by_their_axis(tmp_path: Path) -> None:
+def test_groups_are_matched_apart_and_named_by_their_axis(tmp_path):
     """Ranks 0 1 and 2 3 shard, ranks 0 2 and 1 3 replicate; each group has its own late rank."""
     shard, replicate = (
         {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]},
@@ -261,7 +233,7 @@ def test_groups_are_matched_apart_and_named_by_their_axis(tmp_path: Path) -> Non
     assert {row.bytes for row in found.values()} == {400}
 
 
-def test_several_groups_that_nobody_tells_apart_are_not_matched(tmp_path: Path) -> None:
+def test_several_groups_that_nobody_tells_apart_are_not_matched(tmp_path):
     traces = [grouped(r, {"dp_shard": ([0, 1], 1000.0)}, told=False) for r in range(2)]
     rows = measure(tmp_path, traces, {"dp_replicate": 2, "dp_shard": 2})
     assert {(row.wait_ms, row.arrived_last, row.axis) for row in rows} == {(None, None, None)}
@@ -283,14 +255,27 @@ def calls(rank: int, name: str, *durations: int) -> Calls:
         ([calls(1, "gloo:all_reduce", 3, 4)], False),  # several process groups
     ],
 )
-def test_calls_that_cannot_be_matched(second: list[Calls], one_group: bool) -> None:
+def test_calls_that_cannot_be_matched(second, one_group):
     matching = Matching(one_group)
     for item in [calls(0, "gloo:all_reduce", 1, 2), *second]:
         matching.apply(item)
     assert matching.take() == {}
 
 
-def test_one_name_per_collective() -> None:
+def test_the_longest_collective_comes_first_with_all_its_ranks():
+    rows = [("a", 1.0, 0), ("b", 5.0, 0), ("a", 2.0, 1), ("b", 0.5, 1)]
+    made: list[Any] = [
+        SimpleNamespace(name=name, axis=None, total_ms=ms, rank=rank) for name, ms, rank in rows
+    ]
+    assert [(row.name, row.rank) for row in sort_collectives(made)] == [
+        ("b", 0),
+        ("b", 1),
+        ("a", 0),
+        ("a", 1),
+    ]
+
+
+def test_one_name_per_collective():
     names = {
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all_reduce",
         "ncclKernel_ReduceScatter_RING_LL_Sum_float(ncclWorkElem)": "reduce_scatter",
@@ -302,16 +287,3 @@ def test_one_name_per_collective() -> None:
         "ncclMystery(int)": "ncclMystery",
     }
     assert {text: name_collective(text) for text in names} == names
-
-
-def test_the_longest_collective_comes_first_with_all_its_ranks() -> None:
-    rows = [("a", 1.0, 0), ("b", 5.0, 0), ("a", 2.0, 1), ("b", 0.5, 1)]
-    made: list[Any] = [
-        SimpleNamespace(name=name, axis=None, total_ms=ms, rank=rank) for name, ms, rank in rows
-    ]
-    assert [(row.name, row.rank) for row in sort_collectives(made)] == [
-        ("b", 0),
-        ("b", 1),
-        ("a", 0),
-        ("a", 1),
-    ]

@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["nccl_a100", "mi250_rocm62"])
-def test_a_reading_comes_back_bit_by_bit(name: str, tmp_path: Path) -> None:
+def test_a_reading_comes_back_bit_by_bit(name, tmp_path):
     rank, file = next(iter(unpack(name, tmp_path).items()))
     reading = read_rank_trace(rank, file)
     write_reading(reading, tmp_path / "reading")
@@ -41,7 +41,7 @@ def test_a_reading_comes_back_bit_by_bit(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.measured.calls.ends, reading.measured.calls.ends)
 
 
-def test_what_is_missing_or_of_other_traces_is_named(run: Path) -> None:
+def test_what_is_missing_or_of_other_traces_is_named(run):
     def merge() -> list[str]:
         with pytest.raises(UserError) as refusal:
             analyze_run(run, tracking_uri=None, shares=2)
@@ -63,7 +63,7 @@ def test_what_is_missing_or_of_other_traces_is_named(run: Path) -> None:
     assert not (run / "analysis").exists() and (run / SHARES).is_dir()
 
 
-def test_a_share_that_cannot_be_is_refused() -> None:
+def test_a_share_that_cannot_be_is_refused():
     for text in ("", "2", "2/2", "-1/2", "0/0", "1/70000", "a/b"):
         with pytest.raises(UserError) as refusal:
             parse_share(text)

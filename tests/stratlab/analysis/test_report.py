@@ -53,7 +53,6 @@ def test_the_ideal_bubble_is_a_share_of_the_whole_step(pp, micro_batches, ideal)
 
 
 def test_the_ideal_bubble_is_one_of_the_schedule_and_smaller_with_more_stages_on_a_rank():
-    """Half of the step is forward and backward: half of the ideal share. Two stages a rank are twice as many turns."""
     whole = rank(0, 1.0)
     whole.rows[0] = replace(whole.rows[0], forward_ms=0.25, backward_ms=0.75)  # of a step of 2 ms
     found = [build_mean_row([whole], {"pp": 4}, 5, stages)["bubble_ideal_pct"] for stages in (1, 2)]
@@ -75,6 +74,7 @@ def test_a_rate_is_all_bytes_over_all_time_in_gb_per_second():
 def test_means_and_the_slowest_of_unequal_ranks():
     """Three ranks with 3, 3 and 1 step: compute 2, 4 and 9 ms a step."""
     ranks = [rank(0, 1, 2, 3), rank(1, 4, 4, 4), rank(2, 9)]
+    ranks[2].rows[0] = replace(ranks[2].rows[0], comm_ms=8, comm_overlap_ms=2)
     found = build_mean_row(ranks, {"dp_replicate": 3}, 2)
     assert (found["ranks"], found["steps"]) == (3, 3)
     assert found["step_ms"] == pytest.approx(2 * (6 + 12 + 9) / 7)
@@ -82,6 +82,7 @@ def test_means_and_the_slowest_of_unequal_ranks():
     assert found["slowest_rank"] is None, "one step in common tells nothing"
     assert found["compute_imbalance"] == pytest.approx(9 / 5)
     assert found["kernels_per_step"] == pytest.approx(36 / 7)
+    assert found["comm_overlap_pct"] == pytest.approx(25), "of the communication, not of the step"
     assert build_rank_row(ranks[0])["kernels_per_step"] == pytest.approx(4)
 
 
@@ -89,7 +90,6 @@ def test_means_and_the_slowest_of_unequal_ranks():
     ("sizes", "per_step"), [((600, 300), 300), ((600, None), None), ((None,), None), ((), None), ((0,), 0)]
 )
 def test_communication_is_given_where_the_size_of_each_collective_is_told(sizes, per_step):
-    """By both ranks together, over three steps of theirs."""
     collectives = [SimpleNamespace(bytes=size, step=0, name="x") for size in sizes]
     ranks = [rank(0, 1, 2, collectives=collectives[:1]), rank(1, 4, collectives=collectives[1:])]
     assert build_mean_row(ranks, {}, 1)["comm_bytes_per_step"] == per_step
@@ -114,7 +114,7 @@ def write(report: dict[str, Any], folder: Path) -> dict[str, list[list[str]]]:
     return {path.stem: list(csv.reader(path.open(newline=""))) for path in folder.glob("*.csv")}
 
 
-def test_every_table_is_written_with_its_columns(tmp_path: Path) -> None:
+def test_every_table_is_written_with_its_columns(tmp_path):
     found = write(build_example(), tmp_path)
     assert {name: lines[0] for name, lines in found.items()} == {
         name: list(columns) for name, columns in SCHEMA.items()
@@ -144,8 +144,7 @@ def test_every_table_is_written_with_its_columns(tmp_path: Path) -> None:
     assert found["hta_status"][2][-1] == "temporal_breakdown.csv"
 
 
-def test_rows_have_the_columns_of_the_schema(plain_report: dict[str, Any]) -> None:
-    """A number that the analysis adds and nobody explains, or an explained one that it drops."""
+def test_rows_have_the_columns_of_the_schema(plain_report):
     for table, key in FROM_REPORT.items():
         for report in (plain_report, build_example()):
             if report[key]:
@@ -156,7 +155,7 @@ def test_rows_have_the_columns_of_the_schema(plain_report: dict[str, Any]) -> No
         assert {"run", *row.__dataclass_fields__} == set(SCHEMA[table])
 
 
-def test_text_is_no_formula_and_unknown_is_empty(tmp_path: Path) -> None:
+def test_text_is_no_formula_and_unknown_is_empty(tmp_path):
     report = build_example()
     report["run"]["run"] = "=cmd|' /C calc'!A0"
     evil = ["+1", "-1", "@x", "\tx", "\rx", "=1", "a=1"]
@@ -177,7 +176,7 @@ def test_text_is_no_formula_and_unknown_is_empty(tmp_path: Path) -> None:
     assert len(lines) == 3 and {cell for line in lines[1:] for cell in line[4:]} == {""}
 
 
-def test_what_the_trainer_writes_is_found_where_it_writes_it(tmp_path: Path) -> None:
+def test_what_the_trainer_writes_is_found_where_it_writes_it(tmp_path):
     assert find_recordings(tmp_path) == []
     folder = RunDirectory(tmp_path, "demo", "x")
     folder.create()
@@ -199,7 +198,7 @@ def test_what_the_trainer_writes_is_found_where_it_writes_it(tmp_path: Path) -> 
     assert list(rows["memory snapshot"])[-1].endswith("rank10.pickle"), "by their number"
 
 
-def test_numbers_and_tags_of_a_report() -> None:
+def test_numbers_and_tags_of_a_report():
     report = build_example()
     part = {"part": "comm", "axis": None}
     report["parts"] += [part | {"collective": "all_gather", "ms": 1.5}] * 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from stratlab.analysis.step_timeline import BINS, STATES, choose_states, choose_
 from tests.stratlab.simulated.small import COMM_STREAM, build_gpu_trace
 
 
-def test_the_picture_of_a_step_sums_to_its_parts(tmp_path: Path) -> None:
+def test_the_picture_of_a_step_sums_to_its_parts(tmp_path):
     """Rank 1 enters the all-reduce later: rank 0 waits for it."""
     files = {
         rank: build_gpu_trace(rank, **late).write(tmp_path / f"rank{rank}_trace.json")
@@ -39,7 +38,7 @@ def test_the_picture_of_a_step_sums_to_its_parts(tmp_path: Path) -> None:
     assert waited == pytest.approx(0.05)
 
 
-def test_the_exposed_transfer_of_a_pipeline_is_its_bubble(tmp_path: Path) -> None:
+def test_the_exposed_transfer_of_a_pipeline_is_its_bubble(tmp_path):
     trace = build_gpu_trace(0)
     trace.kernel("ncclDevKernel_SendRecv(x)", 6960, 6970, 6990, stream=COMM_STREAM)
     reading = read_rank_trace(0, trace.write(tmp_path / "rank0_trace.json"))
@@ -49,7 +48,7 @@ def test_the_exposed_transfer_of_a_pipeline_is_its_bubble(tmp_path: Path) -> Non
     assert finish_rank(reading, {}, False, 99).drawn is None
 
 
-def test_what_is_shorter_than_a_bin_keeps_its_share() -> None:
+def test_what_is_shorter_than_a_bin_keeps_its_share():
     shares = np.zeros((2, len(STATES), 400), np.float32)
     shares[:, 0, :200], shares[:, 5, :200], shares[:, 2, 200:] = 0.25, 0.75, 1.0
     for states in choose_states(shares):
@@ -59,7 +58,7 @@ def test_what_is_shorter_than_a_bin_keeps_its_share() -> None:
         assert [(coarse == state).sum() for state in (0, 5, 2)] == pytest.approx([12.5, 37.5, 50], abs=1)
 
 
-def test_the_drawn_step_is_the_middle_one_of_those_that_most_ranks_have() -> None:
+def test_the_drawn_step_is_the_middle_one_of_those_that_most_ranks_have():
     assert choose_step({10: [9, 9], 11: [1, 1], 12: [5, 6], 13: [3]}) == 12
     assert choose_step({10: [9], 11: [1], 12: [5], 13: [3]}) == 13
     assert choose_step({}) is None

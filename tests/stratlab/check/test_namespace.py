@@ -1,13 +1,8 @@
-"""What `stratlab check` reads from the API server: APIs, operator, namespace, claim, rights, GPUs.
-
-What the verb prints: lines for people, or the same as JSON.
-"""
+"""What `stratlab check` reads from the API server: APIs, operator, namespace, claim, rights, GPUs."""
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +10,7 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 
-from stratlab import cli
 from stratlab import namespace_checks as rights
-from stratlab.cluster import connection
 from stratlab.namespace_checks import (
     Finding,
     check_account,
@@ -27,12 +20,10 @@ from stratlab.namespace_checks import (
     check_quotas,
     check_rights,
     guarded,
-    offers_gpus,
 )
 from stratlab.workload_checks import check_apis, find_served, judge_operator, read_version
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
-from tests.stratlab.cluster.fake_api import FakeApi, connect_to, serve
 
 DEPLOYMENTS = "/apis/apps/v1/deployments"
 LAB = "/api/v1/namespaces/lab"
@@ -76,7 +67,7 @@ def operator(
     }
 
 
-def test_apis_and_their_operator(cluster: Any) -> None:
+def test_apis_and_their_operator(cluster):
     finding = only(check_apis(cluster))
     assert finding.state == "problem" and "standalone?ref=v1.9.4" in finding.fix, "none is served"
     cluster.serve(KUBEFLOW_V1, "pytorchjobs", "pytorchjobs/status", "mpijobs")
@@ -95,7 +86,7 @@ def test_apis_and_their_operator(cluster: Any) -> None:
     assert trainer.state == "ok" and "version 2.3" in trainer.seen
 
 
-def test_an_operator_that_is_not_ready_or_old() -> None:
+def test_an_operator_that_is_not_ready_or_old():
     down = judge_operator("training-operator", operator(ready=0))
     assert find_codes(down.seen) == ["SL-operator-not-ready"] and "logs deployment/" in down.fix
     old = judge_operator("training-operator", operator(image="x/training-operator:v1.8.1"))
@@ -114,8 +105,8 @@ def test_an_operator_that_is_not_ready_or_old() -> None:
     ],
 )
 def test_who_may_look_at_one_namespace_only_sees_the_operator_where_it_is_by_default(
-    cluster: Any, api: str, plural: str, name: str, place: str
-) -> None:
+    cluster, api, plural, name, place
+):
     cluster.serve(api, plural)
     found = operator(name)
     found["metadata"]["namespace"] = place
@@ -123,7 +114,7 @@ def test_who_may_look_at_one_namespace_only_sees_the_operator_where_it_is_by_def
     assert [each.state for each in check_apis(cluster)][1:] == ["ok"]
 
 
-def test_without_rights_there_is_no_verdict(cluster: Any) -> None:
+def test_without_rights_there_is_no_verdict(cluster):
     cluster.serve(KUBEFLOW_V1, "pytorchjobs")
     operators = "/apis/apps/v1/namespaces/kubeflow/deployments"
     cluster.things |= dict.fromkeys((DEPLOYMENTS, operators, LAB, CLAIM, NODES), 403)
@@ -135,7 +126,7 @@ def test_without_rights_there_is_no_verdict(cluster: Any) -> None:
     assert (finding.state, finding.subject, finding.seen) == ("problem", "GPUs", "said no")
 
 
-def test_pod_security_of_the_namespace(cluster: Any) -> None:
+def test_pod_security_of_the_namespace(cluster):
     assert told(check_namespace(cluster)) == [("problem", "SL-namespace-absent")]
     cluster.things[LAB] = {"metadata": {"name": "lab"}}
     assert told(check_namespace(cluster)) == [("warning", "SL-no-pod-security")]
@@ -154,7 +145,7 @@ def test_pod_security_of_the_namespace(cluster: Any) -> None:
         ("ReadWriteMany", "Lost", ("problem", "SL-claim-unusable")),
     ],
 )
-def test_claim(cluster: Any, mode: str, phase: str, found: tuple[str, ...]) -> None:
+def test_claim(cluster, mode, phase, found):
     assert told(check_claim(cluster, "results")) == [("problem", "SL-claim-absent")]
     cluster.things[CLAIM] = {"spec": {"accessModes": [mode]}, "status": {"phase": phase}}
     assert told(check_claim(cluster, "results")) == [found]
@@ -170,7 +161,7 @@ def test_claim(cluster: Any, mode: str, phase: str, found: tuple[str, ...]) -> N
         ({"storageClassName": ""}, "false", "SL-claim-pending"),
     ],
 )
-def test_a_claim_that_nothing_will_fill(cluster: Any, spec: dict[str, str], default: str, code: str) -> None:
+def test_a_claim_that_nothing_will_fill(cluster, spec, default, code):
     cluster.things[CLAIM] = {
         "spec": {"accessModes": ["ReadWriteMany"]} | spec,
         "status": {"phase": "Pending"},
@@ -202,16 +193,14 @@ def pod_with(gpus: int, where: str, phase: str = "Running") -> dict[str, Any]:
         ("requests.cpu", []),
     ],
 )
-def test_a_quota_names_the_settings_that_charts_leave_open(
-    cluster: Any, amount: str, settings: list[str]
-) -> None:
+def test_a_quota_names_the_settings_that_charts_leave_open(cluster, amount, settings):
     quota = {"metadata": {"name": "team"}, "spec": {"hard": {amount: "4"}}, "status": {"used": {amount: "1"}}}
     cluster.things[f"{LAB}/resourcequotas"], cluster.things[f"{LAB}/limitranges"] = [quota], []
     _, *open_amounts = check_quotas(cluster)
     assert [one for found in open_amounts for one in re.findall(r"run\.[\w.]+", found.fix)] == settings
 
 
-def test_gpus_free_and_in_all(cluster: Any) -> None:
+def test_gpus_free_and_in_all(cluster):
     cluster.things |= {NODES: [node("a", 8), node("b", 0), node("c", 8, unschedulable=True)], PODS: []}
     finding = only(check_gpus(cluster))
     assert (finding.state, finding.seen) == ("ok", "8 of 8 are free, on 1 of 2 nodes")
@@ -225,12 +214,6 @@ def test_gpus_free_and_in_all(cluster: Any) -> None:
     assert only(check_gpus(cluster)).seen.startswith("8 on 1 of 2 nodes")
     cluster.things[NODES] = [node("b", 0)]
     assert told(check_gpus(cluster)) == [("warning", "SL-no-gpus")]
-
-
-def test_a_gpu_is_asked_for_where_a_pod_could_get_one(cluster: Any) -> None:
-    for nodes, offers in (([node("b", 8)], True), ([node("a", 8, unschedulable=True)], False), (403, False)):
-        cluster.things[NODES] = nodes
-        assert offers_gpus(cluster) is offers
 
 
 class Reviews:
@@ -268,7 +251,7 @@ def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
     return found
 
 
-def test_rights_of_the_analysis(cluster: Any, reviews: Reviews) -> None:
+def test_rights_of_the_analysis(cluster, reviews):
     assert told(check_account(cluster, ["pytorchjob"])) == [("problem", "SL-account-absent")]
     cluster.things[ACCOUNT] = {"metadata": {}}
     assert told(check_account(cluster, ["pytorchjob"])) == [("ok",)]
@@ -282,7 +265,7 @@ def test_rights_of_the_analysis(cluster: Any, reviews: Reviews) -> None:
     assert told(check_account(cluster, ["pytorchjob"])) == [("warning", "SL-may-not-look")]
 
 
-def test_rights_of_the_user(cluster: Any, reviews: Reviews) -> None:
+def test_rights_of_the_user(cluster, reviews):
     assert told(check_rights(cluster, ["pytorchjob"])) == [("ok",)]
     assert reviews.asked == {(None, None, "lab")}
     assert reviews.rights == {
@@ -296,24 +279,3 @@ def test_rights_of_the_user(cluster: Any, reviews: Reviews) -> None:
     finding = only(check_rights(cluster, ["pytorchjob"]))
     assert find_codes(finding.seen) == ["SL-user-rights"] and "stratlab-user" in finding.fix
     assert "create pods, create pytorchjobs" in finding.seen
-
-
-def test_json_holds_the_findings_of_the_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = []
-    with serve(FakeApi(namespaces=set())) as address:
-        monkeypatch.setattr(connection, "connect", lambda **_: connect_to(address))
-        for more in ([], ["--json"]):
-            monkeypatch.setattr(sys, "argv", ["stratlab", "check", "--no-pods", *more])
-            with pytest.raises(SystemExit) as end:
-                cli.main()
-            assert end.value.code == 1
-            shown.append(capsys.readouterr().out)
-    found = json.loads(shown[1])
-    states = [line.split()[0] for line in shown[0].splitlines()]
-    assert [each["state"] for each in found] == [one for one in states if one in ("ok", "warning", "problem")]
-    assert all(f"{finding['subject']}: {finding['seen']}" in shown[0] for finding in found)
-    assert not any("claim" in finding["subject"] for finding in found), (
-        "without a namespace nothing is inside"
-    )

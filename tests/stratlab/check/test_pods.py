@@ -1,7 +1,4 @@
-"""Which pods a check asks for, and what it makes of their answers. What the pods really find is in processes/.
-
-A small PyTorchJob through Kubeflow's SDK. Processes of this machine play operator and pod, see fake_kubelet.
-"""
+"""Which pods a check asks for, and what it makes of their answers. What the pods really find is in processes/."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from stratlab import pod_checks
 from stratlab.cluster import ClusterError
 from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import Finished
-from stratlab.cluster.workloads import TrainingJobs, read_conditions
+from stratlab.cluster.workloads import TrainingJobs
 from stratlab.pod_checks import PodsRequest, check_pods, judge_gpu, judge_image, judge_mlflow, judge_sharing
-from stratlab.workload_checks import build_job, check_small_job
+from stratlab.workload_checks import check_small_job
 from stratlab_spec.findings import Finding
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi
@@ -36,7 +33,7 @@ def printed(**facts: object) -> Finished:
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_each_pod_has_what_it_looks_at_and_no_more(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_pod_has_what_it_looks_at_and_no_more(gpus, monkeypatch):
     asked: dict[tuple[str, ...], PodRequest] = {}
 
     def run(connection: Any, pod: PodRequest, command: list[str], progress: Any) -> Finished:
@@ -71,7 +68,7 @@ def test_each_pod_has_what_it_looks_at_and_no_more(gpus: int, monkeypatch: pytes
         (None, "Name or service not known", "problem", ["SL-check-mlflow-unreachable"]),
     ],
 )
-def test_answers_of_mlflow(status: int | None, text: str, state: str, codes: list[str]) -> None:
+def test_answers_of_mlflow(status, text, state, codes):
     finding = judge_mlflow("http://m", printed(status=status, text=text))
     assert (finding.state, find_codes(finding.seen)) == (state, codes)
 
@@ -87,7 +84,7 @@ def test_answers_of_mlflow(status: int | None, text: str, state: str, codes: lis
         (Finished(137, b"", "OOMKilled"), {"read": True}, "problem", ["SL-volume-pod-not-run"]),
     ],
 )
-def test_whether_the_volume_is_shared(wrote: Any, read: Any, state: str, codes: list[str]) -> None:
+def test_whether_the_volume_is_shared(wrote, read, state, codes):
     results = [printed(**FACTS | each) if isinstance(each, dict) else each for each in (wrote, read)]
     found = {each.subject: each for each in judge_sharing(REQUEST, *results)}
     volume = found["volume stratlab-results"]
@@ -95,7 +92,7 @@ def test_whether_the_volume_is_shared(wrote: Any, read: Any, state: str, codes: 
     assert ("shared memory" in found) is (state == "ok" or codes == ["SL-volume-nearly-full"])
 
 
-def test_nodes_and_amounts_are_named() -> None:
+def test_nodes_and_amounts_are_named():
     read = printed(**FACTS | {"node": "b", "read": True, "free_bytes": 3 * 2**29})
     found = {each.subject: each.seen for each in judge_sharing(REQUEST, printed(**FACTS), read)}
     assert all(part in found["volume stratlab-results"] for part in ("user 10001", "a and b", "1.5 GiB"))
@@ -111,7 +108,7 @@ def test_nodes_and_amounts_are_named() -> None:
         (ClusterError('pod p cannot start: persistentvolumeclaim "x" not found'), "warning"),
     ],
 )
-def test_whether_an_image_starts(result: Any, state: str) -> None:
+def test_whether_an_image_starts(result, state):
     assert judge_image("i", "x", result).state == state
 
 
@@ -123,7 +120,7 @@ def test_whether_an_image_starts(result: Any, state: str) -> None:
         (Finished(1, b"No module named trainer.launch.torchrun", ""), "warning"),  # an older image
     ],
 )
-def test_what_a_pod_with_a_gpu_says(result: Any, state: str) -> None:
+def test_what_a_pod_with_a_gpu_says(result, state):
     assert judge_gpu(result).state == state
 
 
@@ -140,24 +137,13 @@ def check(lab: Lab, patience_s: int = 20) -> tuple[str, list[str], Finding]:
     return finding.state, find_codes(finding.seen), finding
 
 
-def test_it_is_created_followed_read_and_removed(lab: Lab) -> None:
+def test_it_is_created_followed_read_and_removed(lab):
     assert check(lab)[0] == "ok"
     (pod,) = lab[1].created
     assert pod["metadata"]["labels"]["training.kubeflow.org/replica-type"] == "master"
 
 
-def test_the_job_is_one_pod_that_ends_and_goes_by_itself() -> None:
-    spec = build_job("x", "lab", "lab:1")["spec"]
-    (replica,) = spec["pytorchReplicaSpecs"].values()
-    assert (replica["replicas"], replica["restartPolicy"]) == (1, "Never")
-    policy = {"activeDeadlineSeconds": 120, "ttlSecondsAfterFinished": 60, "backoffLimit": 0}
-    assert spec["runPolicy"] == policy
-    (container,) = replica["template"]["spec"]["containers"]
-    assert container["name"] == "pytorch"
-    assert replica["template"]["spec"]["activeDeadlineSeconds"] == 120
-
-
-def test_a_pod_that_waits_is_told_from_an_operator_that_is_away(lab: Lab) -> None:
+def test_a_pod_that_waits_is_told_from_an_operator_that_is_away(lab):
     lab[1].waits["lab:1"] = {"phase": "Pending"}
     assert check(lab, patience_s=2)[:2] == ("problem", ["SL-job-not-ended"])
     lab[1].operates = False
@@ -165,19 +151,19 @@ def test_a_pod_that_waits_is_told_from_an_operator_that_is_away(lab: Lab) -> Non
     assert (state, codes) == ("problem", ["SL-job-no-operator"]) and "kubectl apply" in finding.fix
 
 
-def test_a_job_that_fails_shows_the_pods_last_word(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_fails_shows_the_pods_last_word(lab, monkeypatch):
     failing = ["python", "-c", "raise SystemExit('no such thing')"]
     monkeypatch.setattr("stratlab.workload_checks.COMMAND", failing)
     state, codes, finding = check(lab)
     assert (state, codes) == ("problem", ["SL-job-failed"]) and "no such thing" in finding.seen
 
 
-def test_a_job_whose_log_does_not_come_is_a_warning(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_whose_log_does_not_come_is_a_warning(lab, monkeypatch):
     monkeypatch.setattr("stratlab.workload_checks.COMMAND", ["python", "-c", "print('another word')"])
     assert check(lab)[:2] == ("warning", ["SL-job-log-unread"])
 
 
-def test_without_the_right_it_is_a_warning(lab: Lab) -> None:
+def test_without_the_right_it_is_a_warning(lab):
     lab[1].deny = (403, 'pytorchjobs.kubeflow.org is forbidden: User "ana" cannot create')
     state, _, finding = check(lab)
     assert state == "warning" and 'User "ana" cannot create' in finding.seen
@@ -186,14 +172,3 @@ def test_without_the_right_it_is_a_warning(lab: Lab) -> None:
         jobs.wait("nope", 3)
     assert failure.value.status == 404
     jobs.delete("nope")  # it is gone, as it should be
-
-
-def test_conditions_are_read_by_the_sdks_model() -> None:
-    given = [
-        {"type": "Running", "status": "False"},
-        {"type": "Succeeded", "status": "True", "message": "m", "lastTransitionTime": "2026-11-21T09:00:00Z"},
-        {"status": "True"},
-    ]
-    (found,) = read_conditions({"conditions": given})
-    assert (found.type, found.message) == ("Succeeded", "m")
-    assert read_conditions(None) == read_conditions({"conditions": None}) == []

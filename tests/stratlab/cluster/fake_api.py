@@ -179,8 +179,7 @@ class Handler(BaseHTTPRequestHandler):
                         self._chunk(line[: len(line) // 2])
                     self.close_connection = True  # no last chunk: the connection broke
                     return
-                at = len(line) // 2 if fault.get("pieces") else 0
-                for piece in (line[:at], line[at:]) if at else (line,):
+                for piece in (line[: len(line) // 2], line[len(line) // 2 :]):  # as networks do
                     self._chunk(piece)
                 sent, left = number, None if left is None else left - 1
         self._chunk(b"")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from stratlab.cluster.pod_phase import PodRefused, explain_refusal
+from stratlab.cluster.pod_phase import explain_refusal
 from stratlab.cluster.pod_template import PodRequest, PodResources, build_pod, parse_pod_resources
-from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.namespace_checks import check_quotas
 from stratlab.pod_checks import PodsRequest, judge_image, judge_sharing
 from stratlab.workload_checks import check_small_job
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.cluster.fake_kubelet import JOBS
-from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.raised import raised
 
 POD = 'pods "stratlab-volume-x" is forbidden: '
@@ -34,7 +31,7 @@ SECURITY = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": unr
         (RANGE, "SL-limit-range", False),
     ],
 )
-def test_what_refuses_is_named(message: str, code: str, passes: bool) -> None:
+def test_what_refuses_is_named(message, code, passes):
     refused = explain_refusal(POD + message)
     assert refused and find_codes(refused) == [code] == find_codes(refused.fix)
     assert message.strip("[]") in refused.seen and refused.passes is passes and refused.status != 403
@@ -42,7 +39,7 @@ def test_what_refuses_is_named(message: str, code: str, passes: bool) -> None:
     assert explain_refusal(SECURITY) is None, "anything else is left as it is"
 
 
-def test_a_check_blames_no_role() -> None:
+def test_a_check_blames_no_role():
     refused, later = explain_refusal(POD + UNSPECIFIED), explain_refusal(POD + EXCEEDED)
     assert refused and later
     request = PodsRequest(PodRequest("claim", image="lab"), "trainer", "")
@@ -51,8 +48,7 @@ def test_a_check_blames_no_role() -> None:
     assert judge_image("image", "lab", later).state == "warning"
 
 
-def test_a_check_does_not_call_the_operator_away(lab: Lab) -> None:
-    """It may not make the pod, and says so in an event: the job has no status then."""
+def test_a_check_does_not_call_the_operator_away(lab):
     connection, kubelet = lab
     kubelet.operates = False
     put = kubelet.api.put
@@ -86,9 +82,7 @@ def test_a_check_does_not_call_the_operator_away(lab: Lab) -> None:
         ({"pods": "0"}, {"pods": "0"}, {}, ["ok"]),  # none is meant to be there
     ],
 )
-def test_quotas_of_the_namespace(
-    hard: dict[str, str], used: dict[str, str], limit: dict[str, Any], states: list[str]
-) -> None:
+def test_quotas_of_the_namespace(hard, used, limit, states):
     core, cluster = "/api/v1/namespaces/lab", Answering()
     quota = {"metadata": {"name": "team"}, "spec": {"hard": hard}, "status": {"used": used}}
     ranges = {"metadata": {}, "spec": {"limits": [{"type": "Container", **limit}]}}
@@ -101,7 +95,7 @@ def test_quotas_of_the_namespace(
     assert all("run.analysis.resources.limits.cpu" in finding.fix for finding in findings[1:])
 
 
-def test_amounts_of_a_pod_are_small_bounded_and_settable() -> None:
+def test_amounts_of_a_pod_are_small_bounded_and_settable():
     given = parse_pod_resources("limits.cpu=500m,requests.memory=2Gi,limits.ephemeral-storage=1Gi")
     (container,) = build_pod(["python"], PodRequest(limits={"gpu": 1}), given)["spec"]["containers"]
     limits = {"cpu": "500m", "memory": "2Gi", "ephemeral-storage": "1Gi", "gpu": 1}
@@ -118,17 +112,6 @@ def test_amounts_of_a_pod_are_small_bounded_and_settable() -> None:
         ("limits.cpu=1,requests.cpu=2", "SL-pod-resources-above-limit"),
     ],
 )
-def test_amounts_that_are_none_are_refused(text: str, code: str) -> None:
+def test_amounts_that_are_none_are_refused(text, code):
     refused = raised(parse_pod_resources, text)
     assert find_codes(refused) == [code] and "--pod-resources" in str(refused)
-
-
-def test_the_amounts_reach_the_pods_that_are_started(lab: Lab) -> None:
-    connection = replace(lab[0], pod_resources=parse_pod_resources("limits.cpu=2"))
-    given = connection, PodRequest(claim=None, image="lab"), ["python", "-c", "pass"]
-    run_on_volume(*given)
-    (pod,) = lab[1].created
-    assert pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "2"
-    lab[1].deny = (403, POD + EXCEEDED)
-    with pytest.raises(PodRefused):
-        run_on_volume(*given)

@@ -48,15 +48,7 @@ def unscheduled(message: str) -> dict[str, Any]:
     return {"phase": "Pending", "conditions": [condition]}
 
 
-def test_output_and_exit_code_come_back_and_the_pod_goes(lab: Lab) -> None:
-    script = "import os, sys; print(os.environ['GREETING'], '$(HOME)'); sys.exit(7)"
-    done = run(lab, script, env={"GREETING": "a $b"})
-    assert (done.exit_code, done.output) == (7, b"a $b $(HOME)\n")
-    assert done.termination.startswith("Error: a $b")
-    assert run(lab, "print(1)") == Finished(0, b"1\n", "")
-
-
-def test_a_pod_passes_the_restricted_profile_and_has_no_token() -> None:
+def test_a_pod_passes_the_restricted_profile_and_has_no_token():
     pod = build_pod(["python", "-c", "print('$(A)')"], PodRequest(env={"A": "$b"}))
     spec = pod["spec"]
     security = spec["securityContext"]
@@ -88,7 +80,7 @@ def test_a_pod_passes_the_restricted_profile_and_has_no_token() -> None:
     assert without["containers"][0]["volumeMounts"][0]["readOnly"] is False
 
 
-def test_a_file_comes_back_byte_by_byte(lab: Lab, tmp_path: Path) -> None:
+def test_a_file_comes_back_byte_by_byte(lab, tmp_path):
     content = os.urandom(1_200_000) + b"\n\x00\xff" * 200_000
     (tmp_path / "file").write_bytes(content)
     assert read(lab, tmp_path / "file") == content
@@ -96,14 +88,14 @@ def test_a_file_comes_back_byte_by_byte(lab: Lab, tmp_path: Path) -> None:
     assert read(lab, tmp_path / "empty") == b""
 
 
-def test_a_file_that_is_not_there_is_told(lab: Lab, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_told(lab, tmp_path):
     missing = raised(read, lab, tmp_path / "nope")
     assert find_codes(missing) == ["SL-file-not-there"] and f"{tmp_path}/nope" in str(missing)
     failure = raised(read, lab, tmp_path)
     assert find_codes(failure) == ["SL-volume-file-unreadable"] and "IsADirectoryError" in str(failure)
 
 
-def test_who_stops_reading_leaves_no_pod(lab: Lab, tmp_path: Path, api: FakeApi) -> None:
+def test_who_stops_reading_leaves_no_pod(lab, tmp_path, api):
     (tmp_path / "file").write_bytes(os.urandom(1_500_000))
     pieces: Any = read_file(lab[0], PLACE, str(tmp_path / "file"))
     assert len(next(pieces)) > 0 and len(api.collections[PODS]) == 1
@@ -116,9 +108,7 @@ def test_who_stops_reading_leaves_no_pod(lab: Lab, tmp_path: Path, api: FakeApi)
             raise KeyboardInterrupt
 
 
-def test_a_log_connection_that_breaks_is_resumed_where_it_was(
-    lab: Lab, tmp_path: Path, api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_connection_that_breaks_is_resumed_where_it_was(lab, tmp_path, api, monkeypatch):
     monkeypatch.setattr(volume_pod, "LOG_PAUSES_S", (0.05, 0.05, None))
     content = os.urandom(3_000_000)
     (tmp_path / "file").write_bytes(content)
@@ -136,9 +126,7 @@ def test_a_log_connection_that_breaks_is_resumed_where_it_was(
     assert find_codes(raised(read, lab, tmp_path / "file")) == ["SL-pod-log-broke-off"]
 
 
-def test_a_log_that_was_cut_is_not_taken_for_the_file(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_was_cut_is_not_taken_for_the_file(lab, tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"a" * 100)
     monkeypatch.setattr(volume_pod, "SEND_FILE", volume_pod.SEND_FILE.replace('print("end"', 'print("ned"'))
     assert find_codes(raised(read, lab, tmp_path / "file")) == ["SL-file-cut"]
@@ -151,9 +139,7 @@ def test_a_log_that_was_cut_is_not_taken_for_the_file(
         (unscheduled("0/1 nodes are available"), "SL-pod-not-started"),
     ],
 )
-def test_a_pod_that_will_not_start_is_told_and_removed(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, status: dict[str, Any], code: str
-) -> None:
+def test_a_pod_that_will_not_start_is_told_and_removed(lab, monkeypatch, status, code):
     monkeypatch.setattr(pod_phase, "UNSCHEDULED_S", 0.6)
     monkeypatch.setattr(pod_phase, "TICK_S", 0.2)
     lab[1].waits["lab"] = status
@@ -164,7 +150,7 @@ def test_a_pod_that_will_not_start_is_told_and_removed(
     assert "no such host" in str(failure) or "0/1 nodes" in said[0]
 
 
-def test_no_claim_and_no_right_are_told_before_a_pod_waits(lab: Lab, api: FakeApi) -> None:
+def test_no_claim_and_no_right_are_told_before_a_pod_waits(lab, api):
     failure = raised(run, lab, "print(1)", claim="other")
     assert find_codes(failure) == ["SL-claim-unknown"] and "other" in str(failure)
     api.namespaces.clear()

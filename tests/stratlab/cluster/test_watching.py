@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,8 +32,7 @@ def tell(changes: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, str]]:
     return [(kind, thing["metadata"]["name"] if thing else "") for kind, thing in changes]
 
 
-def test_it_is_a_watch_and_no_poll(api: FakeApi, connection: Connection) -> None:
-    """And the deadline holds although nothing happens."""
+def test_it_is_a_watch_and_no_poll(api, connection):
     api.put(JOBS, job("a"))
     started = time.monotonic()
     assert tell(list(watch(connection, JOBS, patience=soon(0.6)))) == [(ADDED, "a"), (SYNCED, "")]
@@ -46,25 +44,7 @@ def test_it_is_a_watch_and_no_poll(api: FakeApi, connection: Connection) -> None
     assert time.monotonic() - started < 5 and len(said) == 1
 
 
-def test_a_change_that_comes_in_two_pieces_is_one(api: FakeApi, connection: Connection) -> None:
-    api.put(JOBS, job("a"))
-    api.fault = lambda path, query: {"pieces": True} if "watch" in query else None
-    said: list[str] = []
-    seen = []
-    for change in watch(connection, JOBS, patience=soon(say=said.append)):
-        seen.append(change)
-        if change[0] == SYNCED:
-            api.put(JOBS, job("b"))
-        if len(seen) == 3:
-            break
-    assert tell(seen) == [(ADDED, "a"), (SYNCED, ""), (ADDED, "b")]
-    assert said == [] and len(api.requests) == 2, "nothing is listed again"
-
-
-def test_a_dead_connection_is_noticed(
-    api: FakeApi, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server goes on but this connection brings nothing any more, as behind a forgetful NAT."""
+def test_a_dead_connection_is_noticed(api, connection, monkeypatch):
     monkeypatch.setattr(watching, "SILENCE_S", 0.4)
     api.put(JOBS, job("a"))
     hung = threading.Event()
@@ -86,7 +66,7 @@ def test_a_dead_connection_is_noticed(
     assert hung.is_set() and tell(seen)[-1] == (MODIFIED, "a")
 
 
-def test_a_denial_is_final_at_first_and_later_after_some_tries(api: FakeApi, connection: Connection) -> None:
+def test_a_denial_is_final_at_first_and_later_after_some_tries(api, connection):
     api.fault = lambda path, query: {"status": 403}
     with pytest.raises(ClusterError) as failure:
         list(watch(connection, JOBS, patience=soon()))
@@ -104,7 +84,7 @@ def test_a_denial_is_final_at_first_and_later_after_some_tries(api: FakeApi, con
         list(changes)
 
 
-def test_the_token_is_read_again_for_every_request(api: FakeApi, tmp_path: Path) -> None:
+def test_the_token_is_read_again_for_every_request(api, tmp_path):
     api.put(JOBS, job("a"))
     api.token = "first"
     (tmp_path / "token").write_text("first\n")
@@ -127,8 +107,7 @@ def test_the_token_is_read_again_for_every_request(api: FakeApi, tmp_path: Path)
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_after_410_only_what_differs_is_told(api: FakeApi, connection: Connection, plain: bool) -> None:
-    """What is gone comes first. The server says it by a status, or by a change."""
+def test_after_410_only_what_differs_is_told(api, connection, plain):
     api.put(JOBS, job("a"))
 
     def forget(path: str, query: dict[str, str]) -> Fault:
@@ -144,19 +123,13 @@ def test_after_410_only_what_differs_is_told(api: FakeApi, connection: Connectio
     assert told == [(ADDED, "a"), (SYNCED, ""), (DELETED, "a"), (ADDED, "b")]
 
 
-def test_hundreds_of_disconnects_lose_and_double_nothing(api: FakeApi, connection: Connection) -> None:
+def test_hundreds_of_disconnects_lose_and_double_nothing(api, connection):
     """Every change is told exactly once and in order, as long as the server remembers the past (no 410)."""
-    disconnects = churn(api, connection, 0, forgetful=False)
+    disconnects = churn(api, connection, 0)
     assert disconnects >= 100, "the faults did not happen"
 
 
-def test_with_410_among_them_the_end_is_right_and_nothing_is_doubled(
-    api: FakeApi, connection: Connection
-) -> None:
-    churn(api, connection, 100, forgetful=True)
-
-
-def churn(api: FakeApi, connection: Connection, seed: int, *, forgetful: bool) -> int:
+def churn(api: FakeApi, connection: Connection, seed: int) -> int:
     """Random changes, random faults; returns how many connections were broken or refused."""
     chance = random.Random(seed)
     count = itertools.count()
@@ -173,7 +146,7 @@ def churn(api: FakeApi, connection: Connection, seed: int, *, forgetful: bool) -
             case "status":
                 return {"status": chance.choice([429, 500, 502, 503, 504])}
             case "cut":
-                return {"cut": chance.randrange(4), "plain_410": chance.random() < 0.5}
+                return {"cut": chance.randrange(4)}
             case "half":
                 return {"cut": chance.randrange(3), "half": True}
         return {"cut": 0} if "watch" in query else None
@@ -184,8 +157,6 @@ def churn(api: FakeApi, connection: Connection, seed: int, *, forgetful: bool) -
             api.delete(JOBS, chance.choice(names))
         else:
             api.put(JOBS, job(f"job-{chance.randrange(6)}", spec=next(count)))
-        if forgetful and chance.random() < 0.1:
-            api.compact()
 
     for _ in range(5):
         change()
@@ -222,10 +193,9 @@ def churn(api: FakeApi, connection: Connection, seed: int, *, forgetful: bool) -
             assert number > newest.get(uid, 0), "told twice, or out of order"
             newest[uid], model[uid] = number, thing
     assert {t["metadata"]["uid"]: t for t in api.collections[JOBS].values()} == model
-    if not forgetful:
-        told = [(kind, thing["metadata"]["resourceVersion"]) for kind, thing in seen if kind != SYNCED]
-        first = [kind for kind, _ in seen].index(SYNCED)
-        assert told[first:] == [(kind, str(number)) for number, _, kind, _ in api.history[before:]]
+    told = [(kind, thing["metadata"]["resourceVersion"]) for kind, thing in seen if kind != SYNCED]
+    first = [kind for kind, _ in seen].index(SYNCED)
+    assert told[first:] == [(kind, str(number)) for number, _, kind, _ in api.history[before:]]
     return broken.total()
 
 
@@ -237,10 +207,7 @@ GARBLED = (
 
 
 @pytest.mark.parametrize("line", GARBLED)
-def test_what_is_no_change_of_an_object_costs_nothing(
-    api: FakeApi, connection: Connection, line: bytes
-) -> None:
-    """A list and a watch answered like that, once each, behind a proxy for example: nothing is lost or told twice."""
+def test_what_is_no_change_of_an_object_costs_nothing(api, connection, line):
     api.put(JOBS, job("a"))
     faults = {"list": [{"garbled": line}], "watch": [{"garbled": line}]}
 

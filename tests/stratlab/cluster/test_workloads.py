@@ -1,7 +1,4 @@
-"""What the custom resources of four operators say, and which pod is which.
-
-Claim, mount and image of a comparison come from its runs' annotations.
-"""
+"""What the custom resources of four operators say, and which pod is which."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import pytest
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster import results_location as module
-from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.pods import console_pod, node_rank, place_of, training_container
 from stratlab.cluster.results_location import find_place
@@ -23,7 +19,6 @@ from stratlab.cluster.workloads import (
     list_workloads,
     read_state,
 )
-from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.watch.objects import build_run
 
 
@@ -50,11 +45,11 @@ def nodes_of_trainjob(active: int) -> dict[str, Any]:
         (nodes_of_trainjob(0), "Created"),
     ],
 )
-def test_states(status: dict[str, Any] | None, state: str) -> None:
+def test_states(status, state):
     assert read_state({"status": status}) == state
 
 
-def test_a_release_is_found_by_name_or_by_label(api: FakeApi, connection: Connection) -> None:
+def test_a_release_is_found_by_name_or_by_label(api, connection):
     assert {name: api.path("ns", "x") for name, api in APIS.items()} == {
         "pytorchjob": "/apis/kubeflow.org/v1/namespaces/ns/pytorchjobs/x",
         "mpijob-v1": "/apis/kubeflow.org/v1/namespaces/ns/mpijobs/x",
@@ -76,9 +71,7 @@ def test_a_release_is_found_by_name_or_by_label(api: FakeApi, connection: Connec
     assert sorted(each.name for each in list_workloads(connection)) == ["other", "renamed"]
 
 
-def test_an_api_that_may_not_be_read_matters_only_if_nothing_is_found(
-    api: FakeApi, connection: Connection
-) -> None:
+def test_an_api_that_may_not_be_read_matters_only_if_nothing_is_found(api, connection):
     api.fault = lambda path, query: {"status": 403} if "mpijobs" in path else None
     with pytest.raises(ClusterError) as failure:
         find_workload(connection, "demo")
@@ -88,7 +81,7 @@ def test_an_api_that_may_not_be_read_matters_only_if_nothing_is_found(
     assert found and found.api.name == "trainjob"
 
 
-def test_annotations_and_what_the_operator_says() -> None:
+def test_annotations_and_what_the_operator_says():
     workload = Workload(APIS["pytorchjob"], build_run("Created", "Failed"))
     assert workload.facts == RunAnnotations("/results/c/demo", "volume", "/results", "lab:1", "", 4)
     assert (workload.state, workload.message) == ("Failed", "demo is Failed.")
@@ -106,7 +99,7 @@ def test_annotations_and_what_the_operator_says() -> None:
         ({"trainer": {}}, 1, False),  # nobody says how many
     ],
 )
-def test_nodes(spec: dict[str, Any], nodes: int, has_master: bool) -> None:
+def test_nodes(spec, nodes, has_master):
     workload = Workload(APIS["pytorchjob"], {"metadata": {"name": "x"}, "spec": spec})
     assert (workload.nodes, workload.has_master) == (nodes, has_master)
 
@@ -145,11 +138,11 @@ OLDER, NEWER = (
         ([NEWER, OLDER], NEWER),  # a Job keeps pods that have failed, and their names are in no order
     ],
 )
-def test_which_pod_has_the_console(pods: list[dict[str, Any]], console: dict[str, Any] | None) -> None:
+def test_which_pod_has_the_console(pods, console):
     assert console_pod(pods) == console
 
 
-def test_places_ranks_and_containers() -> None:
+def test_places_ranks_and_containers():
     assert place_of(v1("Worker", 3)) == ("worker", 3)
     assert place_of({"metadata": {"name": "x"}}) == ("", 0)
     assert [node_rank(v1("worker", 1), master) for master in (False, True)] == [1, 2]
@@ -177,7 +170,7 @@ def find(monkeypatch: pytest.MonkeyPatch, comparison: str, *runs: Workload, **gi
     return find_place(None, comparison, **given)  # type: ignore[arg-type]
 
 
-def test_the_newest_run_of_the_comparison_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_run_of_the_comparison_decides(monkeypatch):
     runs = run("a", "vit", "old", "/old", "lab:1"), run("b", "vit", "big", "/data", "lab:2", "secret/x/y")
     runs += (run("c", "llm", "x", "/x", "x:1"),)
     said: list[str] = []
@@ -189,14 +182,7 @@ def test_the_newest_run_of_the_comparison_decides(monkeypatch: pytest.MonkeyPatc
     assert find(monkeypatch, "gone", *runs) == PodRequest("x", "/x", "x:1"), "of the newest of all"
 
 
-def test_an_image_that_one_run_alone_has_is_not_taken_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be one that nobody can pull."""
-    runs = [run(name, "demo", "c", "/m", "lab:typo" if name in "cd" else "lab:1") for name in "abcd"]
-    assert find(monkeypatch, "demo", *runs[:3]).image == "lab:1"
-    assert find(monkeypatch, "demo", *runs).image == "lab:typo", "of as many that of the newest"
-
-
-def test_where_nothing_is_known_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_known_the_defaults_hold(monkeypatch):
     assert find(monkeypatch, "vit") == DEFAULTS
 
     def refuse(connection: Any) -> list[Workload]:

@@ -1,4 +1,4 @@
-"""Whole pages: their parts, what they say once, links, names from outside; and the terminal's table."""
+"""Whole pages and screens: their numbers as they were (tests/data/pages.json), links, files, names from outside."""
 
 from __future__ import annotations
 
@@ -7,160 +7,242 @@ import io
 import json
 import re
 import urllib.parse
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from stratlab.compare.answers import name_answers, say_answer
 from stratlab.compare.comparison import compare
-from stratlab.compare.flags import build_flags
+from stratlab.compare.flags import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP, build_flags
 from stratlab.compare.measured_view import build_traces
 from stratlab.compare.report_files import FILES, render_page, write_report
 from stratlab.compare.run_rows import read_rows
 from stratlab.compare.run_sources import load_runs
-from stratlab.compare.summary_view import build_markdown
-from stratlab.compare.verdict_view import MORE
-from stratlab.compare.winners import ON_CPU, ONE_REPEAT
+from stratlab.compare.summary_view import build_markdown, shorten_names
+from stratlab.compare.terminal_view import build_screen, list_answers, list_parts
+from stratlab.compare.trust import find_group, find_uneven, list_doubts
+from stratlab.compare.verdict_view import describe_work, either
+from stratlab.compare.winners import ON_CPU
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 from tests.codes import find_codes
-from tests.stratlab.compare.building import build, edit, judge, read_columns
+from tests.stratlab.compare.building import build, build_bare_row, edit, judge, read_columns
+from tests.stratlab.compare.sixteen_runs import build_sixteen
+from tests.stratlab.example_numbers import THREE as OF_3
 from tests.stratlab.example_run import build_run_dir
+from tests.stratlab.example_text import LACKING, LAYOUTS, build_text_run
+from tests.stratlab.pinned import check_pinned, outline
 
 EXTERNAL = re.compile(r"""https?:|<script [^>]|<link|<iframe|<object|\bsrc=|\bhref=\"[^#]|url\(|@import""")
 THREE = ("ddp", "fsdp", "zero2")
 SLOT = '<h1>ddp</h1><p class="back"></p>'
+EQUAL = {"ddp": {"samples_per_s": 1000.0}, "fsdp": {"samples_per_s": 1005.0}}
+REPEATS = {f"{n}-{i}": {"samples_per_s": s} for n in ("ddp", "fsdp") for i, s in enumerate((1000.0, 1010.0))}
+SMALL = dict.fromkeys(("parameters", "gradients", "optimizer"), 0.0007)
+ELEVEN = {f"run{i:02}": {"strategy": "ddp", "micro_batch_size": i + 1} for i in range(11)}
+MIXED: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "fsdp": {"analysis": False},
+    "single": {},
+    "zero2": {"seed": 1},
+}
 
 
-def load(root: Path, *names: str, **common: Any) -> list[RunRecord]:
-    return load_runs(build(root, names or THREE, **common))
+def build_empty(root: Path) -> Path:
+    for name, status in (("a", "failed"), ("b", "unfinished")):
+        (build_run_dir(root, name, "ddp", status=status) / "metrics.jsonl").unlink()
+    return root
 
 
-def write(runs: list[RunRecord], folder: Path, **asked: Any) -> str:
-    return write_report(compare(runs, **asked), runs, folder).read_text()
+def build_layouts(root: Path, **changes: Any) -> Path:
+    for name, layout in LAYOUTS.items():
+        build_text_run(root, name, replace(layout, **changes))
+    return root
 
 
-def section(page: str, title: str) -> str:
-    (found,) = re.findall(
-        rf"<h2>{re.escape(title)}(?: <span[^>]*>CPU</span>)?</h2>(.*?)</section>", page, re.DOTALL
-    )
-    return str(found)
+def grow(root: Path) -> Path:
+    runs = {
+        f"ddp-{n}": {"world_size": n, "samples_per_s": 900.0 * n, "grad_accum_steps": 8 // n} for n in (2, 4)
+    }
+    return build(root, runs)
 
 
-def test_the_page_of_gpus_has_its_parts_and_loads_nothing(tmp_path: Path) -> None:
-    runs = load(tmp_path / "demo", time_to_target_s=96.5)
-    page = write(runs, tmp_path / "out", memory_limit_gib=1.5)
-    opened, _, folded = page.partition('<div class="folds">')
-    shown = re.findall(r"<h2>(.*?)</h2>", opened)
-    assert shown[:3] == ["Speed against memory", "Step time by cause", "Why"] and len(shown) == 5
-    assert folded.count("<summary><h2>") == 14 and "<table>" not in opened and folded.count("<table>") >= 9
-    assert page.count("<svg") == page.count("</svg>") == 20
-    assert not EXTERNAL.findall(re.sub("<a [^>]*>", "", page))  # a link loads nothing
-    for told in ("812.50", "1,350", "97.5", ">71<", "96.5", "0.25"):
-        assert told in section(page, "Time, energy and use"), told
-    assert "99.25" in section(page, "Learning") and "93.50" in section(page, "Learning")
-    parts = section(page, "Parts of the differences")
+SETS: dict[str, Callable[[Path], Path]] = {
+    "three": lambda root: build(root, THREE, time_to_target_s=96.5),
+    "three on CPUs": lambda root: build(root, THREE, device="cpu"),
+    "not comparable": lambda root: build(root, MIXED),
+    "no numbers": build_empty,
+    "eleven": lambda root: build(root, ELEVEN),
+    "sixteen": build_sixteen,
+    "of a GPU": lambda root: OF_3.parents[1] / "h200",
+    "layouts": build_layouts,
+    "layouts without counts": lambda root: build_layouts(root, sent={}),
+    "a layout that lacks what it is called": lambda root: build_text_run(root, "llm-3d", LACKING).parent,
+    "two sizes": grow,
+    "nearly equal": lambda root: build(root, EQUAL),
+    "small states": lambda root: build(root, ["ddp", "fsdp"], state_memory_gib=SMALL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_pages_and_screens_have_the_numbers_that_they_had(name, tmp_path):
+    runs = load_runs(SETS[name](tmp_path / "demo"))
     report = compare(runs, memory_limit_gib=1.5)
+    page, text = write_report(report, runs, tmp_path / "out").read_text(), build_markdown(report)
+    screens = {}
+    for width in (80, 120):
+        shown = io.StringIO()
+        Console(file=shown, width=width).print(build_screen(report, width))
+        lines = shown.getvalue().splitlines()
+        assert max(map(len, lines)) <= width and (len(lines) <= 40 or len(runs) > 3)
+        screens[str(width)] = re.findall(r"\d[\d,.]*", shown.getvalue())
+    numbers = re.findall(r"\d[\d,.]*", text.partition("run_dir")[0].replace(str(tmp_path), ""))
+    found = outline(page.replace(str(tmp_path), ""))
+    check_pinned("pages.json", f"comparison: {name}", {"page": found, "summary": numbers, **screens})
+    assert not EXTERNAL.findall(re.sub("<a [^>]*>", "", page)), "a link loads nothing"
+    assert "<table>" not in page.partition('<div class="folds">')[0] or len(runs) > 4
     for pair in report["attribution"]["pairs"]:
-        assert pair["sentence"].rstrip(".") in parts and parts.count(pair["origin"]) == 1, (
-            "once for all pairs"
-        )
-        assert section(page, "Why").count(pair["remedy"]) == 1
-    assert 'class="limit"' in section(page, "Speed against memory")
-    assert "CPU" not in opened
+        parts = list_parts(pair)
+        assert sum(ms for _, ms in parts) == pytest.approx(pair["difference_ms"])
+        assert len({part for part, _ in parts}) == len(parts)
 
 
-def test_the_page_of_a_cpu_says_once_what_its_times_are(tmp_path: Path) -> None:
-    runs = load(tmp_path / "demo", device="cpu")
-    page = write(runs, tmp_path / "out")
-    opened = page.partition('<div class="folds">')[0]
-    assert opened.count(MORE[ON_CPU]) == 1 and ON_CPU not in opened and MORE[ONE_REPEAT] in page
-    assert len(re.findall("<h2>[^<]* <span[^>]*>CPU</span></h2>", opened)) == 2, "figures of times, no others"
-    assert "Losses against memory" in opened and "Try for" not in page
-    assert page.count('<span class="badge warn">CPU</span> ') == 2
-    assert "<th>energy" not in section(page, "Time, energy and use")
-    assert '<div class="answer">fsdp</div>' in page  # holds least
-    assert "5,653.1" in page  # throughput of ddp: 64 samples in a median step of 11.3212 ms
+@pytest.mark.parametrize(
+    ("runs", "named", "fair"),
+    [
+        ({"ddp": {}, "fsdp": {}, "zero2": {}}, ["ddp", "fsdp and zero2", ""], True),  # two hold equally little
+        (EQUAL, ["", "fsdp", ""], True),
+        (REPEATS, ["", "fsdp", ""], True),
+        ({"ddp": {}, "fsdp": {"seed": 1}}, ["", ""], False),  # what was learnt is not asked
+        ({"ddp": {"device": "cpu"}, "fsdp": {"device": "cpu"}}, ["", "fsdp", ""], True),
+        ({"ddp": {}, "fsdp": {}, "zero3": {"status": "failed"}}, ["ddp", "fsdp", ""], True),
+        ({"ddp": {"validation_accuracy_pct": 90.0}, "fsdp": {"validation_accuracy_pct": 60.0}},
+         ["ddp", "fsdp", "ddp"], True),
+    ],
+)  # fmt: skip
+def test_who_is_named(tmp_path, runs, named, fair):
+    report = judge(tmp_path, runs)
+    *found, fairness = name_answers(report, load_runs(tmp_path))
+    assert [answer.run for answer in found] == named and bool(fairness.run) is fair
+    assert all(re.search(r"\d", answer.number) for answer in (*found, fairness)), "a number each"
+    said = say_answer(report)
+    assert all(name in said for name in named) and said.endswith(".") and said.count(". ") == 0
+    assert ("zero3" in said) is ("zero3" in runs)
 
 
-def test_what_cannot_be_judged_or_explained_is_said(tmp_path: Path) -> None:
-    build(tmp_path / "demo", {"ddp": {}, "fsdp": {"analysis": False}, "single": {}, "zero2": {"seed": 1}})
-    (tmp_path / "demo" / "lost+found").mkdir()
-    runs = load_runs(tmp_path / "demo")
-    page = write(runs, tmp_path / "out")
-    assert (
-        f"{tmp_path}/demo/lost+found" in section(page, "Caveats and origin")
-        and '<span class="badge bad">matters' in page
-    )
-    parts = section(page, "Parts of the differences")
-    assert "fsdp against ddp" in parts and "world_size, processes_per_node" in parts
-    few = compare(runs)
+def test_of_several_groups_the_largest_answers_and_of_equal_ones_that_with_most_ranks(tmp_path):
+    rows, judged = find_group(compare(load_runs(build_sixteen(tmp_path / "sixteen"))))
+    repeats = {f"{name}-{seed}" for name in ("ddp", "fsdp", "zero2") for seed in "ab"}
+    assert judged is not None and {row.run for row in rows} == repeats
+    both = {f"{name}-{n}": {"world_size": n} for n in (2, 4) for name in ("ddp", "fsdp")}
+    assert {row.world_size for row in find_group(judge(tmp_path / "grown", both))[0]} == {4}
+
+
+def test_times_of_cpus_put_no_run_first(tmp_path):
+    gpu, cpu = (judge(tmp_path / name, ["ddp", "fsdp"], device=name) for name in ("cuda", "cpu"))
+    for report in (gpu, cpu):
+        report["runs"][0]["samples_per_s"] = 1.0
+    assert read_columns(gpu)["run"] == ["fsdp", "ddp"] and read_columns(cpu)["run"] == ["ddp", "fsdp"]
+    answers = list_answers(cpu)
+    assert "\n".join(told for _, told in answers).count(ON_CPU) == 1
+    (*kept, last), few = read_columns(gpu), read_columns(gpu, 40)
+    assert [*few] == kept[: len(few)] and last not in few, "what does not fit is left out from the end"
+
+
+def test_doubts_are_said_with_their_numbers(tmp_path):
+    values = {"ddp": 86.0, "fsdp": 6.0}
+    flags = [
+        {
+            "flag": flag,
+            "values": values,
+            "times_comparable": flag != BUSY_MACHINE,
+            "runs": [*values],
+            "limit": 10.0,
+        }
+        for flag in (UNEQUAL_WARM_UP, BUSY_MACHINE, FEW_TIMED_STEPS)
+    ]
+    said = [doubt.sentence for doubt in list_doubts({"runs": [], "flags": flags})]
+    assert len({*said}) == 3 and all("ddp 86, fsdp 6" in each for each in said)
+    runs = load_runs(build(tmp_path / "demo", THREE))
+    report, few = compare(runs), compare(runs)
     for row in few["runs"]:
         row["measured_steps"] = 1
     few["flags"] = build_flags(read_rows(few))
-    assert '<strong class="loud">' in render_page(few, runs) and '<strong class="loud">' not in page
+    loud = ['<strong class="loud">' in render_page(each, runs) for each in (report, few)]
+    assert loud == [False, True]
+    even = build_bare_row(step_time_ms_p50=10.0, step_time_ms_p95=29.0)
+    uneven = replace(even, run="fsdp", step_time_ms_p95=101.0)
+    assert find_uneven([even, replace(even, step_time_ms_p95=None)]) == {}
+    assert find_uneven([even, uneven]) == {"fsdp": 10.1} and find_uneven([replace(uneven, status="failed")]) == {}
 
 
-def test_a_page_of_runs_without_any_numbers_can_be_drawn(tmp_path: Path) -> None:
-    for name, status in (("a", "failed"), ("b", "unfinished")):
-        (build_run_dir(tmp_path / "demo", name, "ddp", status=status) / "metrics.jsonl").unlink()
-    page = write(load_runs(tmp_path / "demo"), tmp_path / "out")
-    assert "metrics.jsonl, summary.json, evaluation.json" in page  # what they lack
-    assert '<span class="badge bad">failed</span>' in page
+def test_what_was_trained():
+    row = {"model": "vit", "dataset": "digits", "global_batch_size": 64, "precision": "fp32"}
+    assert describe_work({"runs": [row, {**row, "model": "cnn"}]}).startswith("vit / cnn on digits, 64 ")
+    values = (8, [2, 4], [1, 5, 3, 4, 9], ["a", "b", "c", "d", "e"])
+    assert [either(value) for value in values] == ["8", "2 / 4", "1 to 9", "a / b / c / d / e"]
 
 
-def test_many_runs_stay_readable(tmp_path: Path) -> None:
-    """Charts of eight at most."""
-    runs = {f"run{i:02}": {"strategy": "ddp", "micro_batch_size": i + 1} for i in range(11)}
-    page = write(load_runs(build(tmp_path / "demo", runs)), tmp_path / "out")
-    assert page.count("− run00</td>") == 10  # a line per pair instead of a column
-    assert len(re.findall(r"9 to 11", page)) == 3
+@pytest.mark.parametrize(
+    ("comparison", "names", "begin"),
+    [
+        ("vit_food101", ("vit-food101-ddp", "vit-food101-fsdp"), "vit-food101-"),  # as a sweep writes them
+        ("1d-to-5d", ("s-1d-to-5d-ddp", "s-1d-to-5d-fsdp"), "s-1d-to-5d-"),
+        ("llm", ("llm-1d", "llm-2d"), ""),  # short
+        ("example", ("example-ddp",), ""),
+        ("example", ("example-ddp", "fsdp"), ""),
+    ],
+)
+def test_which_names_are_shortened_where_they_stand_by_themselves(comparison, names, begin):
+    why, places = f"{names[0]} is slower: {names[0]}.", {"not_runs": [{"folder": names[0]}]}
+    report = {"comparison": comparison, "runs": [{"run": name} for name in names], "why": why, **places}
+    report["at"] = folder = f"/results/a/{names[0]}/analysis {names[0]}/x x-{names[0]}"
+    shown, _, prefix = shorten_names(report, [])
+    assert prefix == begin and [row["run"] for row in shown["runs"]] == [name[len(begin) :] for name in names]
+    assert (shown["at"], shown["not_runs"], shown["why"]) == (
+        folder,
+        places["not_runs"],
+        why.replace(begin, "", 2),
+    )
 
 
-def test_hostile_names_are_escaped(tmp_path: Path) -> None:
+def test_hostile_names_are_escaped(tmp_path):
     name = "=<script>alert('x')<b>[red]\"&"
     model = {"model": "<img src=x>"}
     build(tmp_path / "demo", {name: {"strategy": "ddp", "python": "<b>3</b>", **model}, "fsdp": model})
-    classes = "<script>class"
     path = tmp_path / "demo" / name / "evaluation.json"
     edit(
         path,
-        lambda found: (
-            found["per_class"][0].update(label=classes) or found["class_names"].__setitem__(0, classes)
-        ),
+        lambda found: (found["per_class"][0].update(label="<script>"), found["class_names"].insert(0, "<b>")),
     )
     runs = load_runs(tmp_path / "demo")
-    page = write(runs, tmp_path / "out")
+    page = write_report(compare(runs), runs, tmp_path / "out").read_text()
     assert page.count("<script") == 1 and "<img" not in page and "<b>" not in page
-    assert (
-        "&lt;script&gt;alert(&#39;x&#39;)&lt;b&gt;[red]&#34;&amp;" in page and "&lt;script&gt;class" in page
-    )
-    # a spreadsheet would run what begins with =
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;b&gt;[red]&#34;&amp;" in page
+    assert name in read_columns(compare(runs))["run"]
     lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / "comparison.csv").read_text())))
-    assert [line["run"] for line in lines] == [f"'{name}", "fsdp"]
+    assert [line["run"] for line in lines] == [f"'{name}", "fsdp"], (
+        "a spreadsheet would run what begins with ="
+    )
 
 
-def test_the_four_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    runs = load(tmp_path / "demo")
+def test_the_four_files_are_written_whole_or_not_at_all_and_over_nothing_else(tmp_path):
+    runs = load_runs(build(tmp_path / "demo", THREE))
     report = compare(runs)
     folder = write_report(report, runs, tmp_path / "new" / "out").parent
     before = {path.name: path.read_text() for path in folder.iterdir()}
     assert sorted(before) == sorted(FILES) and json.loads(before["report.json"]) == report
     row = list(csv.DictReader(io.StringIO(before["comparison.csv"])))[1]
     assert (row["run"], float(row["samples_per_s"])) == ("fsdp", report["runs"][1]["samples_per_s"])
-    assert (row["baseline"], row["torch"], row["step_times_from"]) == ("ddp", "2.13.0", "metrics.jsonl")
-    assert (
-        float(row["speedup_vs_baseline"]) == pytest.approx(0.819, abs=0.001) and row["warmup_steps"] == "12"
-    )
+    assert (row["baseline"], row["torch"], row["warmup_steps"]) == ("ddp", "2.13.0", "12")
     assert row["bubble_pct"] == "" == row["scaling_efficiency_pct"], "unknown is not 0"
     with pytest.raises(ValueError):
         write_report(report | {"remarks": [float("nan")]}, runs, folder)
     assert {path.name: path.read_text() for path in folder.iterdir()} == before
-
-
-def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
-    runs = load(tmp_path / "demo")
     (tmp_path / "file").touch()
     for place, code in (
         (tmp_path / "demo" / "ddp" / "analysis", "SL-report-taken"),
@@ -178,15 +260,14 @@ def list_files(page: Path) -> list[Path]:
     return [(page.parent / urllib.parse.unquote(address)).resolve() for address in found]
 
 
-def test_pages_traces_and_logs_are_linked_and_lead_back(tmp_path: Path) -> None:
-    runs = load(tmp_path / "a" / "b" / "demo", "ddp", "fsdp")
+def test_pages_traces_and_logs_are_linked_and_lead_back(tmp_path):
+    runs: list[RunRecord] = load_runs(build(tmp_path / "a" / "b" / "demo", ["ddp", "fsdp"]))
     demo = runs[0].folder.parent
     for run in ("ddp", "fsdp"):
         (demo / run / "analysis" / "report.html").write_text(SLOT)
     (demo / "ddp" / "analysis" / "merged_trace.json.gz").touch()
     elsewhere = write_report(compare(runs), runs, tmp_path / "elsewhere")
     assert list_files(elsewhere) == [] and (demo / "ddp" / "analysis" / "report.html").read_text() == SLOT
-    assert 'class="file"' not in render_page(compare(runs), runs)
     page = write_report(compare(runs), runs, demo / "report")
     there = {str(path.relative_to(demo)) for path in list_files(page) if path.exists()}
     assert len(there) == len(list_files(page))
@@ -199,32 +280,10 @@ def test_pages_traces_and_logs_are_linked_and_lead_back(tmp_path: Path) -> None:
     assert (demo / "ddp" / "analysis" / "report.html").read_bytes() == b"\xff\xfe"
 
 
-def test_what_the_traces_have_nothing_to_say_about_is_left_out(tmp_path: Path) -> None:
-    rows = read_rows(compare(load(tmp_path)))
+def test_what_the_traces_have_nothing_to_say_about_is_left_out(tmp_path):
+    rows = read_rows(compare(load_runs(build(tmp_path, THREE))))
     analysis = {"analysis": "idle_time", "status": "unsupported", "reason": "no GPU events"}
     traces, hta = build_traces([replace(row, hta=[analysis]) for row in rows])
     assert "Holistic" not in traces.html and not hta.html and hta.nothing
-    (traces,) = build_traces([replace(row, hta=[analysis, analysis | {"status": "ok"}]) for row in rows])
-    assert "Holistic Trace Analysis" in traces.html
     (traces,) = build_traces([replace(row, trace_source=None, hta=[]) for row in rows])
     assert traces.nothing and not traces.html
-
-
-def test_the_comparisons_name_is_told_once(tmp_path: Path) -> None:
-    root = tmp_path / "vit-huge-food101-eight-gpus"
-    names = {
-        f"{root.name}-{strategy}": {"strategy": strategy} for strategy in ("ddp", "fsdp", "hsdp", "zero2")
-    }
-    runs = load_runs(build(root, names))
-    report = compare(runs)
-    said = re.sub(r"<[^>]*>", " ", render_page(report, runs))
-    assert not re.findall(rf"(?<![-/\w]){root.name}-(?:ddp|fsdp)(?![-/\w])", said)
-    assert "| fsdp | fsdp |" in build_markdown(report) and report["runs"][0]["run"].startswith("vit-")
-
-
-@pytest.mark.parametrize(("gib", "unit", "told"), [(0.0007, "MiB", "2.867"), (3.0, "GiB", "12.000")])
-def test_small_models_are_told_in_small_units(tmp_path: Path, gib: float, unit: str, told: str) -> None:
-    held = {"parameters": gib, "gradients": gib, "optimizer": 2 * gib}
-    report = judge(tmp_path, ["ddp", "fsdp"], state_memory_gib=held)
-    assert read_columns(report)[f"state {unit}/rank"] == [told] * 2
-    assert f"({unit})" in build_markdown(report)

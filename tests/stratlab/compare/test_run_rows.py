@@ -9,7 +9,7 @@ import pytest
 
 from stratlab.run_directory.step_numbers import NAMES, build_summary
 from stratlab_spec.timed_steps import RULE
-from tests.stratlab.compare.building import Report, build, edit, judge, rows_of
+from tests.stratlab.compare.building import Report, build, edit, judge
 from tests.stratlab.example_run import write_lines
 
 
@@ -29,7 +29,7 @@ def race(root: Path, steps: range, ms: float, **speeds: float) -> Report:
     return judge(root)
 
 
-def test_a_comparison_counts_what_is_behind_the_warm_up(tmp_path: Path) -> None:
+def test_a_comparison_counts_what_is_behind_the_warm_up(tmp_path):
     report = race(tmp_path, range(1, 19), 50.0, ddp=6400.0, fsdp=6400.0)
     for row in report["runs"]:  # 64 samples in 10 ms, whatever the summary says
         times = [row[f"step_time_ms_{name}"] for name in ("p50", "mean", "p95")]
@@ -40,15 +40,7 @@ def test_a_comparison_counts_what_is_behind_the_warm_up(tmp_path: Path) -> None:
     assert report["warmup"]["ddp"]["first_step"] == 8
 
 
-def test_the_run_with_the_shorter_median_step_has_the_higher_throughput(tmp_path: Path) -> None:
-    """One step in which the machine was away makes the mean of fsdp the longer one, and its median no longer."""
-    rows = rows_of(race(tmp_path, range(50, 51), 5000.0, ddp=6300.0, fsdp=6400.0))
-    assert rows["fsdp"]["step_time_ms_mean"] > rows["ddp"]["step_time_ms_mean"]
-    assert rows["fsdp"]["samples_per_s"] == pytest.approx(6400.0)
-
-
-def test_a_comparison_never_cuts_again(tmp_path: Path) -> None:
-    """What a summary says by the rule is taken as it is; of an older one the steps are read, on every surface."""
+def test_a_comparison_never_cuts_again(tmp_path):
     build(tmp_path, {"ddp": {"samples_per_s": 6400.0}})
     run = tmp_path / "ddp"
     summary = json.loads((run / "summary.json").read_text())

@@ -18,7 +18,7 @@ from tests.stratlab.raised import raised
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_chart_is_a_folder_or_the_newest_package(tmp_path: Path) -> None:
+def test_a_chart_is_a_folder_or_the_newest_package(tmp_path):
     for age, name in enumerate(("ddp-0.2.0.tgz", "ddp-0.10.0.tgz", "ddp-extra-1.0.0.tgz")):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (age, age))
@@ -27,9 +27,7 @@ def test_a_chart_is_a_folder_or_the_newest_package(tmp_path: Path) -> None:
     assert find_codes(raised(find_chart, tmp_path, "fsdp")) == ["SL-demo-no-chart"]
 
 
-def test_it_compares_what_it_has_run_and_nothing_that_failed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_compares_what_it_has_run_and_nothing_that_failed(monkeypatch, tmp_path, capsys):
     from stratlab.commands import compare as comparing
     from stratlab.commands import local as rehearsing
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stratlab import cli
-from stratlab.cluster import ClusterError
-from stratlab.run_folders import unpack
-from stratlab.user_error import UserError
 from stratlab.verify import verify_run
 from tests.codes import find_codes
 from tests.stratlab.cluster.lab import Lab
@@ -56,7 +53,7 @@ def read_files(folder: Path, *left_out: str) -> dict[str, bytes]:
     return {name: content for name, content in found.items() if not name.startswith((".", *left_out))}
 
 
-def test_a_run_comes_without_what_is_heavy(call: Call, volume: Path, tmp_path: Path) -> None:
+def test_a_run_comes_without_what_is_heavy(call, volume, tmp_path):
     code, said = call("demo/ddp", "--output", tmp_path / "here", "--json")
     told = json.loads(said[said.index("{") :])
     fetched = tmp_path / "here" / "demo" / "ddp"
@@ -72,14 +69,14 @@ def test_a_run_comes_without_what_is_heavy(call: Call, volume: Path, tmp_path: P
     assert {*checks.values()} == {"ok", "skipped"}, "a copy without traces is whole"
 
 
-def test_what_is_heavy_comes_when_named(call: Call, volume: Path, tmp_path: Path) -> None:
+def test_what_is_heavy_comes_when_named(call, volume, tmp_path):
     code, said = call("demo", "--with", "traces, checkpoints,models", "--output", tmp_path)
     assert code == 0 and f"{tmp_path}/demo/ddp/analysis/report.html" in said, said
     for run in ("ddp", "fsdp"):
         assert read_files(tmp_path / "demo" / run) == read_files(volume / "demo" / run)
 
 
-def test_what_is_there_stays_unless_it_may_go(call: Call, tmp_path: Path, lab: Lab) -> None:
+def test_what_is_there_stays_unless_it_may_go(call, tmp_path, lab):
     target = build_run_dir(tmp_path / "demo", "ddp", "ddp")
     (target / "summary.json").unlink()
     code, said = call("demo/ddp", "--output", tmp_path)
@@ -103,24 +100,7 @@ def test_what_is_there_stays_unless_it_may_go(call: Call, tmp_path: Path, lab: L
         (("demo/ddp", "--with", "everything"), 2, "SL-fetch-with"),
     ],
 )
-def test_what_cannot_be_is_said(
-    call: Call, tmp_path: Path, arguments: tuple[str, ...], expected: int, error: str
-) -> None:
+def test_what_cannot_be_is_said(call, tmp_path, arguments, expected, error):
     code, said = call(*arguments, "--output", tmp_path / "here")
     assert code == expected and find_codes(said) == [error]
     assert not (tmp_path / "here" / "demo" / "nope").exists()
-
-
-def test_a_log_that_is_cut_leaves_what_was_there(tmp_path: Path) -> None:
-    def cut() -> Iterator[bytes]:
-        yield b"half of an archive"
-        raise ClusterError("the log was cut")
-
-    target = build_run_dir(tmp_path / "here" / "demo", "ddp", "ddp")
-    before = read_files(target)
-    with pytest.raises(ClusterError):
-        unpack(cut(), target)
-    assert read_files(target) == before and [path.name for path in target.parent.iterdir()] == ["ddp"]
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError):
-        unpack(iter([b"x"]), tmp_path / "file" / "demo")

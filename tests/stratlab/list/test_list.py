@@ -1,7 +1,4 @@
-"""Which runs there are, in a folder. On a cluster: processes/test_list_on_cluster.py.
-
-docs/monitoring.md explains every status that a run or its resource can have.
-"""
+"""Which runs there are, in a folder. On a cluster: processes/test_list_on_cluster.py."""
 
 from __future__ import annotations
 
@@ -10,13 +7,10 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from stratlab import cli
-from stratlab.cluster.workloads import CONDITIONS, NO_STATUS
-from stratlab.run_directory.outcome import AT_WORK, Status
 from stratlab.run_directory.places import write_foreign
 from stratlab.run_folders import ListedRun, build_run, list_answers, list_runs, name_comparisons
 from stratlab.user_error import UserError
@@ -53,7 +47,7 @@ def find(results: Path) -> dict[str, ListedRun]:
     return {run.run: run for run in list_runs(results)}
 
 
-def test_each_run_says_how_far_it_came_and_the_newest_stands_last(results: Path) -> None:
+def test_each_run_says_how_far_it_came_and_the_newest_stands_last(results):
     build_run_dir(results / "other", "hsdp", "hsdp", status="stopped")
     found = find(results)
     ddp, fsdp, zero2 = found["ddp"], found["fsdp"], found["zero2"]
@@ -70,14 +64,14 @@ def test_each_run_says_how_far_it_came_and_the_newest_stands_last(results: Path)
     assert find(results)["zero2"].status == "unfinished", "it fell silent"
 
 
-def test_analysed_traces_of_another_program_are_listed(results: Path) -> None:
+def test_analysed_traces_of_another_program_are_listed(results):
     folder = results / "demo" / "theirs"
     (folder / "analysis").mkdir(parents=True)
     write_foreign(folder, {"experiment": "theirs", "source": "a.zip", "world_size": 8, "traces": []})
     assert list_runs(results)[0] == ListedRun("demo", "theirs", "traces only", world_size=8)
 
 
-def test_damaged_and_long_files_cost_a_cell_and_not_the_list(results: Path) -> None:
+def test_damaged_and_long_files_cost_a_cell_and_not_the_list(results):
     folder = results / "demo" / "ddp"
     edit(
         folder / "config.json", lambda c: c["config"].update(model="vit_tiny", model_path="/data/tiny qwen/")
@@ -99,16 +93,14 @@ def test_damaged_and_long_files_cost_a_cell_and_not_the_list(results: Path) -> N
     ("place", "code", "ended"),
     [("_prepared", "SL-list-no-run", 3), ("demo/ddp", "SL-list-one-run", 2), ("..", "SL-list-no-run", 2)],
 )
-def test_what_holds_no_runs_is_refused(call: Call, results: Path, place: str, code: str, ended: int) -> None:
+def test_what_holds_no_runs_is_refused(call, results, place, code, ended):
     with pytest.raises(UserError) as refused:
         list_runs((results / place).resolve())
     assert find_codes(refused.value) == [code] and (place != ".." or str(results) in str(refused.value))
     assert call((results / place).resolve())[:2] == (ended, "")
 
 
-def test_the_table_has_a_line_per_run_and_json_is_the_same_list(
-    call: Call, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_has_a_line_per_run_and_json_is_the_same_list(call, results, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     code, out, _ = call(results)
     header, *lines = out.partition("\n\n")[0].splitlines()
@@ -130,16 +122,3 @@ def test_the_table_has_a_line_per_run_and_json_is_the_same_list(
     for wrong in ((), (results, "--on-cluster")):
         code, _, err = call(*wrong)
         assert code == 2 and find_codes(err) == ["SL-list-source"]
-
-
-PAGE = Path("docs/monitoring.md")
-
-
-def test_no_status_is_unexplained() -> None:
-    text = PAGE.read_text().partition("## Interpret a status")[2].partition("\n## ")[0]
-    told = {
-        line.split("|")[1].strip().partition(" (")[0] for line in text.splitlines() if line.startswith("|")
-    }
-    of_runs = {*get_args(Status), AT_WORK} - {"not a run"}
-    assert of_runs <= told, of_runs - told
-    assert {NO_STATUS, *CONDITIONS.values()} <= told

@@ -36,13 +36,7 @@ class Reading:
     def __call__(self, rank: int = 0, *, previous: bool = False, follow: bool = False, **options: str) -> str:
         self.said, self.asked = [], ()
         pieces = rank_log.read_rank(
-            self._connection,
-            "demo",
-            rank,
-            previous=previous,
-            follow=follow,
-            say=self.said.append,
-            **options,
+            self._connection, "demo", rank, previous=previous, follow=follow, say=self.said.append, **options
         )
         return b"".join(pieces).decode()
 
@@ -53,7 +47,7 @@ def reading(api: FakeApi, connection: Connection, monkeypatch: pytest.MonkeyPatc
     return Reading(connection, monkeypatch)
 
 
-def test_from_the_pod_that_holds_the_rank(api: FakeApi, reading: Reading) -> None:
+def test_from_the_pod_that_holds_the_rank(api, reading):
     api.put(RUNS, build_run("Running"))
     api.put(PODS, build_pod(0, run="other"))  # is not taken
     assert reading() == "from the volume\n"
@@ -70,14 +64,14 @@ def test_from_the_pod_that_holds_the_rank(api: FakeApi, reading: Reading) -> Non
     assert find_codes(refused.value) == ["SL-logs-rank"] and "0 to 3" in str(refused.value)
 
 
-def test_followed_to_the_end(api: FakeApi, reading: Reading) -> None:
+def test_followed_to_the_end(api, reading):
     api.put(RUNS, build_run("Succeeded"))
     api.put(PODS, build_pod(0, "Succeeded", state=ended(0)))
     api.log("demo-worker-0", "one")
     assert reading(follow=True) == "one\n"
 
 
-def test_a_pod_that_has_not_started_says_why(api: FakeApi, reading: Reading) -> None:
+def test_a_pod_that_has_not_started_says_why(api, reading):
     api.put(RUNS, build_run("Created"))
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     api.put(PODS, build_pod(0, "Pending", state=waiting))
@@ -87,7 +81,7 @@ def test_a_pod_that_has_not_started_says_why(api: FakeApi, reading: Reading) -> 
     assert all(told in str(refused.value) for told in ("demo-worker-0", "node-a", "ImagePullBackOff"))
 
 
-def test_the_previous_container_or_the_file(api: FakeApi, reading: Reading) -> None:
+def test_the_previous_container_or_the_file(api, reading):
     api.put(RUNS, build_run("Running"))
     api.put(PODS, build_pod(0))
     api.log("demo-worker-0", "now")
@@ -96,14 +90,14 @@ def test_the_previous_container_or_the_file(api: FakeApi, reading: Reading) -> N
     assert reading(previous=True) == "before\n"
 
 
-def test_when_the_pods_are_gone_the_annotations_lead_to_the_file(api: FakeApi, reading: Reading) -> None:
+def test_when_the_pods_are_gone_the_annotations_lead_to_the_file(api, reading):
     api.put(RUNS, build_run("Failed"))
     assert reading(3) == "from the volume\n"
     assert reading.asked == ("volume", "/results", "lab:1", "/results/c/demo/ranks/rank3.log")
     assert "2 to 3" in reading.said[0] and "--claim" not in reading.said[1]
 
 
-def test_when_the_resource_is_gone_too_the_charts_defaults_do(reading: Reading) -> None:
+def test_when_the_resource_is_gone_too_the_charts_defaults_do(reading):
     assert reading() == "from the volume\n"
     default = ("stratlab-results", "/results", "stratlab-lab:0.1.0")
     assert reading.asked == (*default, "/results/default/demo/ranks/rank0.log")
@@ -124,13 +118,13 @@ FACTS = RunAnnotations("/data/c/demo", "claim", "/data", "lab:1", "", 1)
         (RunAnnotations(), "/mnt/c/demo", "/mnt", "/mnt/c/demo"),
     ],
 )
-def test_the_file(facts: RunAnnotations, directory: str, mount: str, path: str) -> None:
+def test_the_file(facts, directory, mount, path):
     found = find_file("demo", facts, 0, run_directory=directory, claim="", image="")
     claim, image = ("claim", "lab:1") if facts == FACTS else ("stratlab-results", "stratlab-lab:0.1.0")
     assert found == (PodRequest(claim, mount, image), f"{path}/ranks/rank0.log")
 
 
-def test_a_master_is_node_0_and_a_launcher_has_all() -> None:
+def test_a_master_is_node_0_and_a_launcher_has_all():
     run = build_run("Running", workers=1, processes=4)
     run["spec"]["pytorchReplicaSpecs"]["Master"] = {"replicas": 1}
     pods = [build_pod(0), build_pod(0, role="master")]

@@ -12,7 +12,7 @@ def run_program(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy():
     modules = run_program("import sys, stratlab.cli; print(*sys.modules)").stdout.split()
     heavy = {"mlflow", "torch", "pandas", "numpy", "yaml", "psutil", "pydantic", "rich", "trainer"}
     heavy |= {"stratlab.analysis.run_analysis", "stratlab.compare.comparison", "stratlab.drawing"}
@@ -23,9 +23,7 @@ def test_help_imports_nothing_heavy() -> None:
     ("failure", "code", "is_bug"),
     [("ValueError('Exceeds the limit')", 1, True), ("OSError(28, 'No space left on device')", 13, False)],
 )
-def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(
-    failure: str, code: int, is_bug: bool
-) -> None:
+def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(failure, code, is_bug):
     """Exit code 2 is final for the analysis Job: what a library stumbles over must not get it."""
     done = run_program(
         "import sys; from stratlab import cli; from stratlab.analysis import run_analysis\n"
@@ -40,7 +38,7 @@ def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(
     ["sys.meta_path.insert(0, Verbs())", "import stratlab.cli; stratlab.cli.app = end"],
     ids=["while verbs are imported", "in a verb"],
 )
-def test_ctrl_c_on_any_verb_is_told_in_one_line(interrupted: str) -> None:
+def test_ctrl_c_on_any_verb_is_told_in_one_line(interrupted):
     done = run_program(
         "import os, signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell's background job ignores

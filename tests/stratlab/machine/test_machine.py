@@ -1,7 +1,4 @@
-"""What processes know of this machine, what its volumes say, and how its shell finds this program.
-
-The authority that a cluster names joins those that the machine knows; both deployables do it alike.
-"""
+"""What processes know of this machine, what its volumes say, and how its shell finds this program."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 import ssl
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import certifi
 import pytest
@@ -22,7 +19,7 @@ from tests.codes import find_codes
 from trainer.distributed import machine as of_the_trainer
 
 
-def test_the_users_shell_does_not_leak_in() -> None:
+def test_the_users_shell_does_not_leak_in():
     env = build_machine_env({"TRAINER_LR": "9", "MLFLOW_RUN_ID": "x", "PET_NNODES": "7", "HOME": "/home/me"})
     assert env.keys() == {"PATH", "LANG", "OMP_NUM_THREADS"} and env["OMP_NUM_THREADS"] == "1"
     given = {"LC_ALL": "de_DE.UTF-8", "SSL_CERT_FILE": "/ca.pem", "OMP_NUM_THREADS": "4", "LANG": "de"}
@@ -33,7 +30,7 @@ def test_the_users_shell_does_not_leak_in() -> None:
     assert env["NO_PROXY"] == env["no_proxy"] == "corp,localhost,127.0.0.1", "loopback has no proxy"
 
 
-def test_a_volume_without_room_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_volume_without_room_is_told(monkeypatch, tmp_path):
     assert say_full(tmp_path / "gone") == ""
     usual = {"f_frsize": 4096, "f_blocks": 15, "f_files": 10, "f_favail": 5}
     for numbers, said in (
@@ -47,15 +44,13 @@ def test_a_volume_without_room_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert said in told and bool(told) is bool(said)
 
 
-def test_a_place_that_is_refused_is_told_from_other_failures(tmp_path: Path) -> None:
+def test_a_place_that_is_refused_is_told_from_other_failures(tmp_path):
     told = say_refused(OSError(errno.EROFS, "Read-only file system", str(tmp_path)))
     assert find_codes(told) == ["SL-place-refused"] and told.startswith(f"{tmp_path}: ")
     assert say_refused(OSError(errno.ENOSPC, "full", "/x")) == say_refused(ValueError("x")) == ""
 
 
-def test_a_printed_command_is_one_that_the_shell_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_printed_command_is_one_that_the_shell_finds(tmp_path, monkeypatch):
     folder, other = tmp_path / ".venv/bin", tmp_path / "other"
     for program in (folder / "python", folder / "stratlab", other / "stratlab"):
         program.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +86,7 @@ def authority(tmp_path: Path) -> Path:
 
 
 @BOTH
-def test_one_file_has_both(module: ModuleType, authority: Path) -> None:
+def test_one_file_has_both(module, authority):
     environ = {"STRATLAB_CA_FILE": str(authority), "CURL_CA_BUNDLE": "/mine"}
     module.trust_given(environ)
     assert environ.pop("CURL_CA_BUNDLE") == "/mine", "what the user says stays"
@@ -104,7 +99,7 @@ def test_one_file_has_both(module: ModuleType, authority: Path) -> None:
 
 
 @BOTH
-def test_what_is_no_certificate_is_refused(module: ModuleType, tmp_path: Path) -> None:
+def test_what_is_no_certificate_is_refused(module, tmp_path):
     for environ in ({}, {"STRATLAB_CA_FILE": str(tmp_path / "none")}):
         before = dict(environ)
         module.trust_given(environ)

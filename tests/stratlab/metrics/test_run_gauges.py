@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from docs.building.metrics_page import write_metrics
 from stratlab.metrics_exporter import RunGauges, find_runs
 from tests.stratlab.compare.building import edit
 from tests.stratlab.example_run import build_run_dir
@@ -43,7 +44,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_last_line_of_each_kind_in_base_units(results: Path) -> None:
+def test_the_last_line_of_each_kind_in_base_units(results):
     path = results / "demo/ddp/metrics.jsonl"
     last = {line["kind"]: line for line in map(json.loads, path.read_text().splitlines())}
     system = {"t": 1.7e9, "attempt": 1, "step": 60, "kind": "system", "rank0_host_memory_gib": 0.5}
@@ -62,14 +63,14 @@ def test_the_last_line_of_each_kind_in_base_units(results: Path) -> None:
     assert found["gpu_utilisation_ratio ddp 11"] == pytest.approx(0.97)
 
 
-def test_an_evaluation_that_ended_well_is_finished_without_a_summary(results: Path) -> None:
+def test_an_evaluation_that_ended_well_is_finished_without_a_summary(results):
     run = results / "demo" / "ddp"
     edit(run / "config.json", lambda config: config["config"].update(mode="evaluate"))
     (run / "summary.json").unlink()
     assert ask(results)["stratlab_run_status", "ddp finished"] == 1
 
 
-def test_the_newest_runs_alone_and_spoilt_ones_harm_nobody(results: Path) -> None:
+def test_the_newest_runs_alone_and_spoilt_ones_harm_nobody(results):
     for age, name in enumerate(("ddp", "fsdp")):
         os.utime(results / "demo" / name / "metrics.jsonl", (age + 1, age + 1))
     assert [path.name for path in find_runs(results, 1)] == ["fsdp"]
@@ -84,11 +85,10 @@ def test_the_newest_runs_alone_and_spoilt_ones_harm_nobody(results: Path) -> Non
     assert ask(results / "nowhere") == {}
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are(results: Path) -> None:
+def test_the_dashboard_asks_for_metrics_that_there_are(results):
     known = {family.name for family in open_registry(results, 1).collect()}
     asked = {name for query in read_queries().values() for name in METRIC.findall(query)}
     assert asked <= known and len(asked) >= 12
     variables = read_dashboard()["templating"]["list"]
     assert {name for each in variables for name in METRIC.findall(each["query"])} == {"stratlab_run_info"}
-    document = (Path(__file__).parents[3] / "docs/monitoring.md").read_text()
-    assert set(re.findall(r"`(stratlab_\w+)`", document)) == known
+    assert set(re.findall(r"`(stratlab_\w+)`", write_metrics(Path()))) == known

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from stratlab.drawing.canvas import FILLS
 from stratlab.predict.answering import answer, complete, foretell
 from stratlab.predict.asking import ask_of_model
 from stratlab.predict.prediction import MOST_ROWS, predict
-from stratlab.predict.prediction_report import BESIDE, PAGE_COLOURS, build_prediction_page
+from stratlab.predict.prediction_report import build_prediction_page
 from stratlab_spec.memory.prediction import GATE, Device, Verdict
-from stratlab_spec.memory.profiles import FOLDER, GIB, SHIPPED, Question, read_operations
+from stratlab_spec.memory.profiles import GIB, SHIPPED, Question, read_operations
 from tests.codes import find_codes
-from tests.stratlab.predict.conftest import Call
 from tests.stratlab_spec.memory.operations_files import make_file
-from trainer.memory_estimation.timeline import CAUSES
 
 
-def test_the_gate_lies_below_the_end() -> None:
+def test_the_gate_lies_below_the_end():
     device = Device(gib=80, groups=1)
     fits = int((GATE * 80 - device.fixed_gib) / 1.04 * GIB)
     assert device.judge(fits - GIB // 100) is Verdict.FITS
@@ -32,7 +27,7 @@ def test_the_gate_lies_below_the_end() -> None:
 
 
 @pytest.mark.parametrize("device_gib", [1.9, 2.04, 2.05, 79.6])
-def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path, device_gib: float) -> None:
+def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path, device_gib):
     """On 79.6 GiB as many as are looked for."""
     file = make_file(tmp_path)
     question = Question("x", {}, ranks=8, per_node=8, rows=10**9, global_batch=0)
@@ -45,9 +40,7 @@ def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path, device_gi
         assert advice.startswith("run.config.micro_batch_size=64000 ")
 
 
-def test_a_damaged_file_of_the_cache_is_left_out_and_one_that_is_given_is_refused(
-    call: Call, cache: Path
-) -> None:
+def test_a_damaged_file_of_the_cache_is_left_out_and_one_that_is_given_is_refused(call, cache):
     cache.mkdir(parents=True)
     (path := cache / "damaged.json").write_text("{}")
     code, out, err = call("--model", "vit_huge", "--set", "strategy=ddp", "--json")
@@ -58,7 +51,7 @@ def test_a_damaged_file_of_the_cache_is_left_out_and_one_that_is_given_is_refuse
 
 
 @pytest.mark.parametrize(("strategy", "offload"), [("zero2", "optimizer"), ("fsdp", "all")])
-def test_what_leaves_the_device_is_found_on_the_host(call: Call, strategy: str, offload: str) -> None:
+def test_what_leaves_the_device_is_found_on_the_host(call, strategy, offload):
     """Files of ViT-B, which an H100's allocator has confirmed."""
     given = ("micro_batch_size=256", "global_batch_size=256", f"strategy={strategy}")
     files = ("--operations", "benchmarks/gpu/operations")
@@ -69,13 +62,7 @@ def test_what_leaves_the_device_is_found_on_the_host(call: Call, strategy: str, 
     assert moved["causes_gib"]["activations"] >= kept["causes_gib"]["activations"]
 
 
-def test_every_cause_has_a_colour_of_its_own() -> None:
-    assert set(PAGE_COLOURS) == {*CAUSES, BESIDE}
-    assert len(set(PAGE_COLOURS.values())) == len(PAGE_COLOURS) and max(PAGE_COLOURS.values()) < FILLS
-
-
-def test_an_upper_bound_looks_like_one_and_sizes_have_two_decimals() -> None:
-    """Of eight ranks with a row each in a step of eight; its file has several micro-batches."""
+def test_an_upper_bound_looks_like_one_and_sizes_have_two_decimals():
     files = list(read_operations([SHIPPED]))
     questions = ask_of_model("vit_huge", 8, files, ["micro_batch_size=1"])
     answers = answer([replace(one, global_batch=8) for one in questions], files, 80.0, None)
@@ -94,7 +81,7 @@ def pods(**settings: str) -> dict[str, str]:
     return {"PET_NNODES": "1:1", "PET_NPROC_PER_NODE": "8"} | given
 
 
-def test_what_fits_is_told_and_what_does_not_with_its_cause_and_what_to_try() -> None:
+def test_what_fits_is_told_and_what_does_not_with_its_cause_and_what_to_try():
     told = foretell("ddp", pods(micro_batch_size="32"))
     assert told.startswith("ddp: ") and "79.2 GiB" in told and "=" not in told
     told = foretell("ddp", pods(micro_batch_size="256"))
@@ -111,14 +98,6 @@ def test_what_fits_is_told_and_what_does_not_with_its_cause_and_what_to_try() ->
         {"model": "vit_tiny"},
     ],
 )
-def test_where_nobody_knows_or_asks_nothing_is_said(settings: dict[str, str]) -> None:
+def test_where_nobody_knows_or_asks_nothing_is_said(settings):
     assert foretell("ddp", pods(micro_batch_size="256") | pods(**settings)) == ""
     assert foretell("ddp", pods() | {"PET_NPROC_PER_NODE": "auto"}) == ""
-
-
-def test_files_of_the_results_go_first_and_a_broken_one_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).mkdir()
-    shutil.copy(SHIPPED / "vit_huge-fsdp-8.json", tmp_path / FOLDER / "a.json")
-    assert foretell("ddp", pods(micro_batch_size="32"), tmp_path)
-    (tmp_path / FOLDER / "a.json").write_text("{}")
-    assert foretell("ddp", pods(micro_batch_size="32"), tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from stratlab.processes import GrowingWait
-from stratlab.progress import Display, Progress, RunReader, format_seconds
+from stratlab.progress import Display, Progress, RunReader
 
 
 def write_config(run_dir: Path, steps: int = 100) -> None:
@@ -26,7 +26,7 @@ def append(run_dir: Path, *steps: int, **extra: object) -> None:
             file.write(json.dumps(record | {"samples": 64, "step_time_ms": 100.0} | extra) + "\n")
 
 
-def test_from_nothing_to_the_last_step(tmp_path: Path) -> None:
+def test_from_nothing_to_the_last_step(tmp_path):
     run_dir = tmp_path / "run"
     reader = RunReader(run_dir)
     assert reader.read() == Progress("starting")
@@ -46,7 +46,7 @@ def test_from_nothing_to_the_last_step(tmp_path: Path) -> None:
     assert (reader.read().phase, reader.read().eta_s) == ("evaluating", None)
 
 
-def test_a_half_written_line_waits_for_its_end(tmp_path: Path) -> None:
+def test_a_half_written_line_waits_for_its_end(tmp_path):
     write_config(tmp_path)
     reader = RunReader(tmp_path)
     reader.old_config = 0
@@ -59,7 +59,7 @@ def test_a_half_written_line_waits_for_its_end(tmp_path: Path) -> None:
     assert reader.read().step == 2
 
 
-def test_what_an_earlier_attempt_left_is_not_shown(tmp_path: Path) -> None:
+def test_what_an_earlier_attempt_left_is_not_shown(tmp_path):
     write_config(tmp_path, steps=7)
     append(tmp_path, 1, 2, 3)
     reader = RunReader(tmp_path)
@@ -70,7 +70,7 @@ def test_what_an_earlier_attempt_left_is_not_shown(tmp_path: Path) -> None:
     assert len(reader.records) == 1
 
 
-def test_a_further_attempt_is_shown_though_it_leaves_the_configuration_alone(tmp_path: Path) -> None:
+def test_a_further_attempt_is_shown_though_it_leaves_the_configuration_alone(tmp_path):
     write_config(tmp_path, steps=7)
     append(tmp_path, 1, 2, 3)
     (tmp_path / "attempts.jsonl").write_text('{"event": "started"}\n')
@@ -83,11 +83,7 @@ def test_a_further_attempt_is_shown_though_it_leaves_the_configuration_alone(tmp
     assert (reader.read().step, reader.read().steps) == (4, 7)
 
 
-def test_seconds_are_readable() -> None:
-    assert [format_seconds(s) for s in (41.7, 185, 7815)] == ["42 s", "3 min 05 s", "2 h 10 min"]
-
-
-def test_plain_lines_come_at_each_phase_and_then_rarely_and_are_never_wrapped() -> None:
+def test_plain_lines_come_at_each_phase_and_then_rarely_and_are_never_wrapped():
     text, end = io.StringIO(), "done in [bold]: a sentence that is longer than the width"
     with Display(Console(file=text, width=20), interval_s=60) as display:
         display.show("ddp", Progress("starting"))
@@ -98,7 +94,7 @@ def test_plain_lines_come_at_each_phase_and_then_rarely_and_are_never_wrapped() 
     assert "starting" in first and "1 of 8" in second and "0.5000" in second and last == f"ddp: {end}"
 
 
-def test_a_phase_or_step_in_which_nothing_moves_shows_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_phase_or_step_in_which_nothing_moves_shows_the_time(monkeypatch):
     clock = 0.0
     monkeypatch.setattr("stratlab.progress.time.monotonic", lambda: clock)
     text = io.StringIO()
@@ -116,20 +112,7 @@ def test_a_phase_or_step_in_which_nothing_moves_shows_the_time(monkeypatch: pyte
     assert "2 of 8" in lines[4] and "35 s" not in lines[4] and "1 min 30 s" in lines[7]
 
 
-def test_a_terminal_gets_one_live_line_and_a_dumb_one_plain_lines() -> None:
-    text = io.StringIO()
-    with Display(Console(file=text, width=100, force_terminal=True, color_system=None)) as display:
-        display.show("ddp", Progress("training", step=2, steps=8, loss=0.5))
-        assert display.live
-        display.live.refresh()
-        display.end("ddp", "done")
-    assert "step 2 of 8" in text.getvalue() and "ddp: done" in text.getvalue()
-    dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
-    with Display(dumb) as display:
-        assert display.live is None
-
-
-def test_what_does_not_move_is_said_ever_more_rarely() -> None:
+def test_what_does_not_move_is_said_ever_more_rarely():
     patience = GrowingWait(0)
     assert [now for now in range(0, 300, 5) if patience.is_over(now)] == [5, 15, 35, 75, 135, 195, 255]
     patience = GrowingWait(0)

@@ -8,21 +8,14 @@ from typing import Any
 
 import pytest
 
-from stratlab.rehearsal import RunEnd, asks_for_accelerator, describe_end, describe_success, next_commands
-from stratlab.rehearsal_plan import (
-    RehearsalRequest,
-    build_training_pods,
-    check_free,
-    make_folder,
-    remove_empty,
-    replaced,
-)
+from stratlab.rehearsal import RunEnd, describe_success, next_commands
+from stratlab.rehearsal_plan import build_training_pods, check_free, make_folder, remove_empty, replaced
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 
 
-def test_only_what_was_made_and_stayed_empty_is_removed(tmp_path: Path) -> None:
+def test_only_what_was_made_and_stayed_empty_is_removed(tmp_path):
     (tmp_path / "mine").mkdir()
     made = make_folder(tmp_path / "mine" / "a" / "b") + make_folder(tmp_path / "mine" / "a" / "c")
     assert made == [tmp_path / "mine" / name for name in ("a", "a/b", "a/c")]
@@ -36,7 +29,7 @@ def test_only_what_was_made_and_stayed_empty_is_removed(tmp_path: Path) -> None:
     assert find_codes(raised(make_folder, tmp_path / "file" / "x")) == ["SL-folder-not-made"]
 
 
-def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_finished_run_is_not_overwritten(tmp_path):
     def refused(replace: bool) -> list[str]:
         with pytest.raises(UserError) as failure:
             check_free(tmp_path, replace=replace)
@@ -55,7 +48,7 @@ def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_an_old_run_comes_back_when_no_new_one_came_into_being(tmp_path: Path, new: bool) -> None:
+def test_an_old_run_comes_back_when_no_new_one_came_into_being(tmp_path, new):
     run_dir = tmp_path / "ddp"
     run_dir.mkdir()
     (run_dir / "old").touch()
@@ -89,7 +82,7 @@ def job(
     return {"metadata": {"name": "ddp"}, "spec": spec}
 
 
-def test_worker_only_elastic_gets_what_was_observed_on_a_cluster() -> None:
+def test_worker_only_elastic_gets_what_was_observed_on_a_cluster():
     pods = build_training_pods(job({"minReplicas": 2, "maxReplicas": 2, "maxRestarts": 3}, Worker=2), 4711)
     assert [pod.name for pod in pods] == ["ddp-worker-0", "ddp-worker-1"]
     for pod in pods:  # the injected PET_NNODES wins over the rendered one, as the later entry does
@@ -104,7 +97,7 @@ def test_worker_only_elastic_gets_what_was_observed_on_a_cluster() -> None:
         }
 
 
-def test_master_and_worker_get_the_index_of_their_pod_as_rank() -> None:
+def test_master_and_worker_get_the_index_of_their_pod_as_rank():
     pods = build_training_pods(job(Master=1, Worker=2), 4711)
     assert [pod.name for pod in pods] == ["ddp-master-0", "ddp-worker-0", "ddp-worker-1"]
     common = COMMON | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4711", "WORLD_SIZE": "6"}
@@ -115,7 +108,7 @@ def test_master_and_worker_get_the_index_of_their_pod_as_rank() -> None:
         assert pod.commands[0].env == common | own
 
 
-def test_elastic_extras_and_the_defaults_of_the_operator() -> None:
+def test_elastic_extras_and_the_defaults_of_the_operator():
     conf = [{"key": "read_timeout", "value": "15"}, {"key": "a", "value": "b"}]
     elastic = {"rdzvId": "r1", "rdzvConf": conf}
     env = build_training_pods(job(elastic, per_node=None, Worker=3), 1)[0].commands[0].env
@@ -134,14 +127,12 @@ def test_elastic_extras_and_the_defaults_of_the_operator() -> None:
         (job({}, Worker=1, pod={"volumes": [{"name": "gib", "hostPath": {}}]}), "SL-volume-kind", "gib"),
     ],
 )
-def test_what_would_hang_or_be_refused_on_a_cluster_is_refused(
-    bad: dict[str, Any], code: str, named: str
-) -> None:
+def test_what_would_hang_or_be_refused_on_a_cluster_is_refused(bad, code, named):
     failure = raised(build_training_pods, bad, 1)
     assert find_codes(failure) == [code] and named in str(failure)
 
 
-def test_a_run_that_was_restarted_or_lost_traces_says_so(tmp_path: Path) -> None:
+def test_a_run_that_was_restarted_or_lost_traces_says_so(tmp_path):
     summary, attempts = tmp_path / "summary.json", tmp_path / "attempts.jsonl"
     summary.write_text('{"steps": 20, "samples_per_s": 98.24, "measured_steps": 15}')
     lines = [json.dumps({"t": n, "attempt": n, "event": "started"}) + "\n" for n in (1, 2)]
@@ -165,7 +156,7 @@ def test_a_run_that_was_restarted_or_lost_traces_says_so(tmp_path: Path) -> None
     assert "done in 3 s" in describe_success(tmp_path, 3)
 
 
-def test_the_next_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_commands(tmp_path, monkeypatch):
     monkeypatch.setattr("stratlab.machine.name_program", lambda: ".venv/bin/stratlab")
     (tmp_path / "a b" / "x").mkdir(parents=True)
     end = RunEnd("x", tmp_path / "a b" / "x", 0)
@@ -175,21 +166,3 @@ def test_the_next_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     assert next_commands([end, end], tmp_path / "mlflow")[0].endswith(" a b/x")
     assert not any("compare" in line for line in next_commands([end], Path("/m")))
-
-
-def test_a_run_that_left_nothing_is_told_to_a_program(tmp_path: Path) -> None:
-    failed = describe_end(RunEnd("gone", tmp_path / "nowhere/gone", 2))
-    assert failed["report"] is None and failed["steps"] is None and failed["reason"] is None
-    assert failed["exit_code"] == 2
-
-
-def test_an_accelerator_is_spoken_of_where_the_user_has_named_one(tmp_path: Path) -> None:
-    values = tmp_path / "values.yaml"
-    values.write_text("run: {accelerator: some/gpu}")
-    for settings, files, asks in (
-        (["run.config.steps=2"], [], False),  # that of the chart
-        (["run.config.steps=2,run.accelerator=some/gpu"], [], True),
-        ([], [values], True),
-    ):
-        request = RehearsalRequest([], tmp_path, tmp_path, settings=settings, values=files)
-        assert asks_for_accelerator(request) is asks

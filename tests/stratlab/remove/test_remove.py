@@ -13,7 +13,6 @@ import pytest
 
 from stratlab import cli
 from tests.codes import find_codes
-from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.watch.objects import RUNS, build_run
 
@@ -43,7 +42,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_run_here_goes_when_that_is_said(call: Call, results: Path) -> None:
+def test_a_run_here_goes_when_that_is_said(call, results):
     (results / "demo" / ".logs" / "ddp").mkdir(parents=True)
     code, said = call(results / "demo" / "ddp")
     assert code == 2 and find_codes(said) == ["SL-remove-unasked"]
@@ -55,14 +54,14 @@ def test_a_run_here_goes_when_that_is_said(call: Call, results: Path) -> None:
 
 
 @pytest.mark.parametrize(("folder", "expected"), [("demo", 3), ("demo/nope", 3), ("link", 2)])
-def test_what_is_no_run_stays(call: Call, results: Path, folder: str, expected: int) -> None:
+def test_what_is_no_run_stays(call, results, folder, expected):
     (results / "link").symlink_to(results / "demo" / "ddp")
     code, said = call(results / folder, "--yes")
     assert code == expected and str(results / folder) in said
     assert names(results / "demo") == ["ddp", "fsdp"]
 
 
-def test_a_run_on_a_volume(call: Call, lab: Lab, results: Path) -> None:
+def test_a_run_on_a_volume(call, lab, results):
     place = ("--on-cluster", "--mount", results, "--yes")
     assert call("demo/ddp", *place)[0] == 0 and names(results / "demo") == ["fsdp"]
     code, said = call("demo/ddp", *place)
@@ -89,7 +88,7 @@ def age(folder: Path, days: float) -> None:
         os.utime(folder / name, (0, 0))
 
 
-def test_what_is_older_goes_and_the_rest_stays(call: Call, results: Path) -> None:
+def test_what_is_older_goes_and_the_rest_stays(call, results):
     age(results / "demo" / "ddp", 31)
     age(results / "demo" / "fsdp", 29)
     code, said = call(results, "--older-than", "30d")
@@ -100,7 +99,7 @@ def test_what_is_older_goes_and_the_rest_stays(call: Call, results: Path) -> Non
     assert call(results / "demo", "--older-than", "4w", "--yes")[0] == 0 and names(results / "demo") == []
 
 
-def test_what_is_older_on_a_volume(call: Call, lab: Lab, results: Path) -> None:
+def test_what_is_older_on_a_volume(call, lab, results):
     for strategy in ("ddp", "fsdp"):
         age(results / "demo" / strategy, 31)
     suspended = build_run("Suspended", name="fsdp")
@@ -112,7 +111,7 @@ def test_what_is_older_on_a_volume(call: Call, lab: Lab, results: Path) -> None:
     assert names(results / "demo") == ["fsdp"], "a suspended run records nothing, and goes on one day"
 
 
-def test_what_may_go_must_be_said(call: Call, results: Path) -> None:
+def test_what_may_go_must_be_said(call, results):
     for arguments, error in (
         (["--older-than", "30d"], "SL-older-than-folder"),
         (["--older-than", "30", results], "SL-older-than-form"),
@@ -123,9 +122,7 @@ def test_what_may_go_must_be_said(call: Call, results: Path) -> None:
     assert names(results / "demo") == ["ddp", "fsdp"]
 
 
-def test_the_run_in_mlflow_goes_first_and_a_server_that_is_away_keeps_the_folder(
-    call: Call, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_run_in_mlflow_goes_first_and_a_server_that_is_away_keeps_the_folder(call, results, monkeypatch):
     folder = results / "demo" / "ddp"
     known = {"tracking_uri": "http://mlflow:5000", "experiment_id": "1", "run_id": "abc"}
     (folder / "mlflow.json").write_text(json.dumps(known))

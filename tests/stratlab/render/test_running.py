@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ def run(script: str, path: Path, **env: Any) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     "starter", [build_slurm, build_torchrun, build_docker, lambda s: build_hostfile(s, "ab")]
 )
-def test_without_a_secret_nothing_starts(starter: Any, start: Start, path: Path) -> None:
+def test_without_a_secret_nothing_starts(starter, start, path):
     put(path, **dict.fromkeys(("srun", "scontrol", "python", "docker", "ssh"), "touch started"))
     one = replace(start, nodes=1) if starter is build_docker else start
     done = run(starter(one), path, TOKEN="", NODE_RANK="0", MASTER_ADDR="a")
@@ -66,10 +65,7 @@ def test_without_a_secret_nothing_starts(starter: Any, start: Start, path: Path)
     ("ended", "culprit", "code", "requeued"),
     [(0, "", 0, False), (1, 12, 12, False), (143, 127, 127, False), (10, 128, 128, True)],
 )
-def test_slurm_starts_again_what_may_end_otherwise(
-    ended: int, culprit: Any, code: int, requeued: bool, start: Start, path: Path
-) -> None:
-    """What counts is not what srun says, but what the run's ledger does."""
+def test_slurm_starts_again_what_may_end_otherwise(ended, culprit, code, requeued, start, path):
     put(
         path,
         srun=f"echo started; exit {ended}",
@@ -87,7 +83,7 @@ def test_slurm_starts_again_what_may_end_otherwise(
 
 
 @pytest.mark.parametrize(("task", "name"), [("1", "try"), ("3", "try-r3")])
-def test_slurm_starts_one_trainer_on_each_node(task: str, name: str, start: Start, path: Path) -> None:
+def test_slurm_starts_one_trainer_on_each_node(task, name, start, path):
     task_of_node_1 = "export SLURM_NODEID=1 SLURMD_NODENAME=n2"
     put(
         path,
@@ -119,10 +115,7 @@ def test_slurm_starts_one_trainer_on_each_node(task: str, name: str, start: Star
         ((137, 12), 12),  # what is permanent wins
     ],
 )
-def test_the_first_cause_among_hosts_is_the_exit_code(
-    codes: Sequence[int], code: int, start: Start, path: Path
-) -> None:
-    """The second host ends when a round of the script's loop has ended without the first: that one is seen first."""
+def test_the_first_cause_among_hosts_is_the_exit_code(codes, code, start, path):
     put(
         path,
         ssh=f'[ "$3" = a ] && {{ echo $$ > first; exit {codes[0]}; }}; until [ -e seen ]; do {SLEEP} 0.02; done; '
@@ -139,10 +132,7 @@ def test_the_first_cause_among_hosts_is_the_exit_code(
 
 
 @pytest.mark.parametrize(("first", "asked", "code"), [(134, False, 134), (12, False, 12), (0, True, 143)])
-def test_a_host_that_is_stopped_is_not_the_cause(
-    first: int, asked: bool, code: int, start: Start, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other host's trainer ends only when its launcher tells it to: after a failure, or because it is told to."""
+def test_a_host_that_is_stopped_is_not_the_cause(first, asked, code, start, path, monkeypatch):
     monkeypatch.setattr(hostfile, "AFTER_FAILURE_S", 60 if asked else 0)
     log = start.results / "default/.logs/try/node1.log"
     there = f"until [ -s {shlex.quote(str(log))} ]; do {SLEEP} 0.02; done"
@@ -158,8 +148,7 @@ def test_a_host_that_is_stopped_is_not_the_cause(
     assert log.read_text() == "there\ntold\n"
 
 
-def test_each_host_starts_its_trainer(start: Start, path: Path) -> None:
-    """With what no shell on the way may take for more than a value."""
+def test_each_host_starts_its_trainer(start, path):
     wild = "a\nEND_OF_SHARE\nEND_OF_SHARE_\ntouch there\n'"
     hosts = ["me@10.0.0.1", "b"]
     put(
@@ -185,9 +174,7 @@ def test_each_host_starts_its_trainer(start: Start, path: Path) -> None:
         (2, {"NODE_RANK": "1"}, []),
     ],
 )
-def test_torchrun_has_the_place_of_its_machine(
-    nodes: int, env: dict[str, str], shown: list[str], start: Start, path: Path
-) -> None:
+def test_torchrun_has_the_place_of_its_machine(nodes, env, shown, start, path):
     put(path, python=SHOW + "; exit 12")
     done = run(build_torchrun(replace(start, nodes=nodes)), path, HOSTNAME="", **env)
     found = done.stdout.strip().split("|")

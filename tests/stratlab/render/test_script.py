@@ -9,16 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratlab import script as module
-from stratlab.script import (
-    Hosts,
-    RenderRequest,
-    build_script,
-    build_start,
-    count_cpus,
-    count_mib,
-    read_amount,
-    read_hostfile,
-)
+from stratlab.script import Hosts, RenderRequest, build_script, build_start, read_hostfile
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
@@ -42,7 +33,7 @@ def script(starter: str, asked: RenderRequest, **more: object) -> str:
 
 
 @pytest.mark.parametrize("starter", ["slurm", "docker"])
-def test_bash_takes_it_and_no_value_is_more_than_a_value(starter: str, tmp_path: Path) -> None:
+def test_bash_takes_it_and_no_value_is_more_than_a_value(starter, tmp_path):
     wild = 'a\'b "c" $(touch x) `y` $HOME'
     text = script(starter, request(f"run.env[0].name=WILD,run.env[0].value={wild}", "run.accelerator="))
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
@@ -55,7 +46,7 @@ def test_bash_takes_it_and_no_value_is_more_than_a_value(starter: str, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_machine_has_its_users_folders_and_an_image_its_own() -> None:
+def test_a_machine_has_its_users_folders_and_an_image_its_own():
     asked = request(
         "run.config.dataset_path=/results/_prepared/pets", "run.env[0].name=HF_HOME,run.env[0].value=/big/hub"
     )
@@ -70,7 +61,7 @@ def test_a_machine_has_its_users_folders_and_an_image_its_own() -> None:
     assert here.run_dir == there.run_dir == RESULTS / "default/ddp"
 
 
-def test_a_batch_script_asks_for_what_the_values_ask_for() -> None:
+def test_a_batch_script_asks_for_what_the_values_ask_for():
     more = (
         "run.nodes=4,run.processesPerNode=8,run.resources.limits.memory=64Gi",
         "run.config.deadline_s=7201",  # no whole minutes
@@ -92,7 +83,7 @@ def test_a_batch_script_asks_for_what_the_values_ask_for() -> None:
     assert not any("gpus" in line for line in without)
 
 
-def test_docker_gives_what_a_pod_gets() -> None:
+def test_docker_gives_what_a_pod_gets():
     more = (
         "run.processesPerNode=2,run.rdma.enabled=true,run.podSecurity.level=privileged",
         "run.sharedMemory.sizeLimit=3Gi,run.graceSeconds=40",
@@ -119,7 +110,7 @@ def test_docker_gives_what_a_pod_gets() -> None:
     assert "--cpus 4 " in text and "infiniband" not in text
 
 
-def test_secrets_are_named_and_never_written() -> None:
+def test_secrets_are_named_and_never_written():
     asked = request("run.secrets[0].name=HF_TOKEN,run.secrets[0].secret=hub,run.secrets[0].key=token")
     for starter in ("torchrun", "docker"):
         text = script(starter, asked)
@@ -153,14 +144,12 @@ UNPACK = f"{FIRST}.name=unpack,{FIRST}.image=tools:1,{FIRST}.command={{tar}}"
         ("torchrun", request(UNPACK), {}, "SL-only-on-cluster", "run.pod.initContainers"),
     ],
 )
-def test_what_is_wrong_is_said(
-    starter: str, asked: RenderRequest, more: dict[str, object], code: str, named: str
-) -> None:
+def test_what_is_wrong_is_said(starter, asked, more, code, named):
     refused = raised(script, starter, asked, **more)
     assert find_codes(refused) == [code] and named in str(refused)
 
 
-def test_a_hostfile(tmp_path: Path) -> None:
+def test_a_hostfile(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("# ours\ngpu-01 slots=8\n\nme@10.0.0.2   slots=8 # the second\n")
     assert read_hostfile(file) == Hosts(["gpu-01", "me@10.0.0.2"], 8)
@@ -181,18 +170,8 @@ def test_a_hostfile(tmp_path: Path) -> None:
         ("a slots=8\n-oProxyCommand=x\nb gpus=2\n", ["SL-hostfile-line", "SL-hostfile-line"]),
     ],
 )
-def test_a_hostfile_that_is_none(text: str, codes: list[str], tmp_path: Path) -> None:
+def test_a_hostfile_that_is_none(text, codes, tmp_path):
     (tmp_path / "hosts").write_text(text)
     with pytest.raises(UserError) as refused:
         read_hostfile(tmp_path / "hosts")
     assert find_codes(refused.value) == codes
-
-
-def test_amounts() -> None:
-    assert [read_amount(text) for text in ("500m", "2", "1.5", "2Gi", "3M")] == [0.5, 2, 1.5, 2**31, 3e6]
-    amounts = ("1Pi", "1E", "1E3", "2e-1", "100n", ".5k")
-    assert [read_amount(text) for text in amounts] == pytest.approx([2**50, 1e18, 1e3, 0.2, 1e-7, 500])
-    assert [count_cpus(text) for text in ("", "250m", "1001m", "16")] == [1, 1, 2, 16]
-    assert count_mib("64Gi") == 65536
-    with pytest.raises(ValueError):
-        read_amount("lots")

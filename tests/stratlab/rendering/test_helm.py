@@ -1,7 +1,4 @@
-"""What helm renders, and what it refuses with the names and values there are.
-
-Pod templates as commands, with what Kubernetes would do to their variables.
-"""
+"""What helm renders, and what it refuses with the names and values there are."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def no_chart(chart: Path) -> str:
     return str(failure.value)
 
 
-def test_a_literal_wins_and_may_contain_what_helm_treats_specially(chart: Path, tmp_path: Path) -> None:
+def test_a_literal_wins_and_may_contain_what_helm_treats_specially(chart, tmp_path):
     values = tmp_path / "values.yaml"
     values.write_text("{run: {nodes: 3, results: {mountPath: /file}}}")
     objects = render_chart(
@@ -51,7 +48,7 @@ def test_a_literal_wins_and_may_contain_what_helm_treats_specially(chart: Path, 
     assert read_chart_name(find_helm(), chart.rename(chart.with_name("folder"))) == "tiny"
 
 
-def test_what_is_no_values_file_is_told_by_what_it_is(chart: Path, tmp_path: Path) -> None:
+def test_what_is_no_values_file_is_told_by_what_it_is(chart, tmp_path):
     values = tmp_path / "values.yaml"
     assert find_codes(refused(chart, values=[values])) == ["SL-values-no-file"]
     for text, code in (
@@ -66,7 +63,7 @@ def test_what_is_no_values_file_is_told_by_what_it_is(chart: Path, tmp_path: Pat
     assert render_chart(find_helm(), chart, "r", values=[values])
 
 
-def test_what_is_no_chart_and_no_name_of_a_release_is_told(chart: Path, tmp_path: Path) -> None:
+def test_what_is_no_chart_and_no_name_of_a_release_is_told(chart, tmp_path):
     (tmp_path / "file").touch()
     assert find_codes(no_chart(tmp_path / "file")) == ["SL-no-chart"]
     for name in ("../x", "Run", "a" * 54):
@@ -81,7 +78,7 @@ def test_what_is_no_chart_and_no_name_of_a_release_is_told(chart: Path, tmp_path
     assert no_chart(tmp_path / "nope").split()[-2] == "tiny", "which charts are there"
 
 
-def test_without_helm_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_helm_the_way_out_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr("stratlab.helm.REPOSITORY", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     for given, code in ((None, "SL-helm-missing"), (str(tmp_path / "helm"), "SL-helm-no-program")):
@@ -92,8 +89,7 @@ def test_without_helm_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert find_codes(raised(find_helm)) == [code]
 
 
-def test_an_unknown_name_is_told_with_the_names_there_are() -> None:
-    """And with ours where another program calls it otherwise, or it stands at another place."""
+def test_an_unknown_name_is_told_with_the_names_there_are():
     unknown = (
         "run.config.clip_nrom=1,run.nodez=2,run.lr=1,run.config.modle=cnn,run.config.learning_rate=1,lr=1"
     )
@@ -114,7 +110,7 @@ def test_an_unknown_name_is_told_with_the_names_there_are() -> None:
     assert "  numNodes: allowed are global, run" in refused(DDP, settings=["numNodes=2"])
 
 
-def test_a_value_that_is_no_choice_or_no_number_is_told_in_words(tmp_path: Path) -> None:
+def test_a_value_that_is_no_choice_or_no_number_is_told_in_words(tmp_path):
     values = tmp_path / "values.yaml"
     values.write_text("run: {config: {optimizer: adamm}}")
     settings = ["run.config.model=resnett,run.config.lr=fast", "run.config.comparison=../x,run.nodes=0"]
@@ -131,17 +127,12 @@ def test_a_value_that_is_no_choice_or_no_number_is_told_in_words(tmp_path: Path)
     assert "- run.config.optimizer=adamm: " in typed and "adamw?" in typed
 
 
-def test_hooks_are_no_part_of_a_run() -> None:
-    objects = render_chart(find_helm(), DDP, "r")
-    assert {entry["kind"] for entry in objects} == {"PyTorchJob", "Job"}
-
-
 def pod(container: dict[str, Any] | None = None, **spec: Any) -> Any:
     whole = {"containers": [{"name": "c", "command": ["true"]} | (container or {})], **spec}
     return build_pod("p-0", "node0", whole, namespace="lab", injected={"A": "injected"})
 
 
-def test_env_is_resolved_in_order_and_the_injected_one_wins() -> None:
+def test_env_is_resolved_in_order_and_the_injected_one_wins():
     env = [
         {"name": "A", "value": "1"},
         {"name": "B", "value": "$(A)/b"},
@@ -160,7 +151,7 @@ def test_env_is_resolved_in_order_and_the_injected_one_wins() -> None:
     assert expand("$(X) $(Y) $$(X) $X $", {"X": "1"}) == "1 $(Y) $(X) $X $"
 
 
-def test_claims_are_folders_to_make_and_scratch_must_exist(tmp_path: Path) -> None:
+def test_claims_are_folders_to_make_and_scratch_must_exist(tmp_path):
     mounts = [{"name": "r", "mountPath": "/r/x"}, {"name": "t", "mountPath": str(tmp_path)}]
     mounts += [{"name": "token", "mountPath": "/no/such"}]
     volumes = [{"name": "r", "persistentVolumeClaim": {"claimName": "r"}}, {"name": "t", "emptyDir": {}}]
@@ -185,8 +176,6 @@ SECRET = {"name": "T", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "t"}}
         ({}, {"containers": [{"name": "a"}, {"name": "b"}]}, "SL-pod-many-containers", "a, b"),
     ],
 )
-def test_what_only_a_cluster_has_is_refused(
-    container: dict[str, Any], spec: dict[str, Any], code: str, named: str
-) -> None:
+def test_what_only_a_cluster_has_is_refused(container, spec, code, named):
     failure = raised(pod, container, **spec)
     assert find_codes(failure) == [code] and named in str(failure)

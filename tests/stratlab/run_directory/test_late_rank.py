@@ -11,8 +11,6 @@ import pytest
 
 from stratlab.analysis.advice import build_values
 from stratlab.compare.step_difference import TracedStep, build_traced_step
-from stratlab.compare.winners import get_t_95
-from stratlab.run_directory import late_rank
 from stratlab.run_directory.late_rank import find_late_rank
 from tests.stratlab.analysis.example_report import build_example
 
@@ -47,29 +45,18 @@ def build_rows(own: dict[int, list[float]]) -> Rows:
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_chance_names_a_rank_in_less_than_one_of_a_hundred_runs(noise: str) -> None:
+def test_chance_names_a_rank_in_less_than_one_of_a_hundred_runs(noise):
     named = [
         find_late_rank(simulate(seed, *team, NOISES[noise]), []) for team in TEAMS for seed in range(150)
     ]
     assert sum(rank is not None for rank in named) < 0.012 * len(named)
 
 
-def test_one_rank_that_is_noisier_than_the_others_is_not_late() -> None:
-    def simulate_noisier(seed: int) -> Rows:
-        rows, draw = simulate(seed, 8, 3, NOISES["even"]), random.Random(-seed)
-        for row in rows:
-            row["comm_exposed_ms"] += draw.gauss(0, 20) if row["rank"] == 3 else 0
-        return rows
-
-    assert sum(find_late_rank(simulate_noisier(seed), []) is not None for seed in range(500)) <= 5
-
-
 # ms by which rank 1 took longer than rank 0, a step each: ddp on 2 cores under a load of 8, nothing planted
 ONE_RUN_MS = """67 17 113 60 115 18 63 48 101 62 76 112 16 29 1 -57 40 65 -64 -64 -9 -18 -7 45"""
 
 
-def test_other_work_that_lasts_for_some_steps_names_no_rank() -> None:
-    """Steps that follow each other are alike then, and tell less than as many independent ones."""
+def test_other_work_that_lasts_for_some_steps_names_no_rank():
     assert (
         find_late_rank(build_rows({0: [100.0] * 24, 1: [100.0 + int(ms) for ms in ONE_RUN_MS.split()]}), [])
         is None
@@ -87,29 +74,21 @@ def test_other_work_that_lasts_for_some_steps_names_no_rank() -> None:
 
 
 @pytest.mark.parametrize("team", TEAMS)
-def test_a_planted_sleep_of_30_ms_is_found(team: tuple[int, int]) -> None:
+def test_a_planted_sleep_of_30_ms_is_found(team):
     rows = [simulate(seed, *team, lambda d: d.gauss(0, 1), {1: 30.0}) for seed in range(50)]
     assert [find_late_rank(row, []) for row in rows].count(1) >= 49
 
 
-def test_less_than_two_percent_of_the_step_is_not_named() -> None:
+def test_less_than_two_percent_of_the_step_is_not_named():
     assert find_late_rank(simulate(0, 4, 9, lambda d: 0.0, {2: 1.5}), []) is None
     assert find_late_rank(simulate(0, 4, 9, lambda d: 0.0, {2: 3.5}), []) == 2
-
-
-def test_student_s_t_is_that_of_the_noise_of_repeats() -> None:
-    """One is a table for 95 % in two tails, the other counts any tail: both are needed, and they agree."""
-    for freedom in range(1, 31):
-        assert late_rank._exceed(get_t_95(freedom), 1.0, freedom) == pytest.approx(0.025, rel=1e-3)
-    for freedom in (31, 60, 200):
-        assert late_rank._exceed(get_t_95(freedom), 1.0, freedom) == pytest.approx(0.025, rel=0.05)
 
 
 def calls(*last: int) -> Rows:
     return [{"rank": rank, "arrived_last": count} for rank, count in enumerate(last)]
 
 
-def test_calls_tell_where_steps_are_too_few() -> None:
+def test_calls_tell_where_steps_are_too_few():
     cases = {
         (0, 0, 0, 0, 1, 2, 0, 5): 7,
         (1, 1, 1, 1, 1, 2, 0, 1): None,
@@ -121,7 +100,7 @@ def test_calls_tell_where_steps_are_too_few() -> None:
         assert find_late_rank(simulate(0, len(last), 2, NOISES["even"]), calls(*last)) == late
 
 
-def test_who_has_nobody_to_wait_for_is_not_late() -> None:
+def test_who_has_nobody_to_wait_for_is_not_late():
     assert find_late_rank(simulate(0, 1, 9, NOISES["even"]), calls(0)) is None
     assert find_late_rank([], []) is find_late_rank([], calls(0, 50)) is None
     staged = [row | {"bubble_ms": 9.0} for row in simulate(0, 4, 9, NOISES["even"], {2: 30.0})]
@@ -129,7 +108,7 @@ def test_who_has_nobody_to_wait_for_is_not_late() -> None:
 
 
 @pytest.mark.parametrize("late", [None, 1])
-def test_a_run_s_report_and_a_comparison_name_the_same_rank(late: int | None) -> None:
+def test_a_run_s_report_and_a_comparison_name_the_same_rank(late):
     """Whatever the calls say: by them rank 1 of the example came last most often."""
     report = build_example(collectives=True)
     ranks = len(report["ranks"])

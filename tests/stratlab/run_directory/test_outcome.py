@@ -36,9 +36,7 @@ SECOND = STARTED | {"attempt": 2}
         ([STARTED, ended(10), ended(134, launcher="b")], True, 10),  # two nodes, one culprit
     ],
 )
-def test_what_attempts_say(
-    tmp_path: Path, events: list[dict[str, Any]], is_ended: bool, exit_code: int | None
-) -> None:
+def test_what_attempts_say(tmp_path, events, is_ended, exit_code):
     write(tmp_path, *events)
     outcome = look(tmp_path, quiet=False)
     assert (outcome.ended, outcome.exit_code) == (is_ended, exit_code)
@@ -46,12 +44,7 @@ def test_what_attempts_say(
     assert look(tmp_path, quiet=True).ended == (is_ended or exit_code == 143), "nothing came after it"
 
 
-def test_a_half_written_event_does_not_count_yet(tmp_path: Path) -> None:
-    write(tmp_path, STARTED, half=json.dumps(ended(0))[:-3])
-    assert not look(tmp_path, quiet=False).ended
-
-
-def test_complete_traces_and_a_summary_are_an_end(tmp_path: Path) -> None:
+def test_complete_traces_and_a_summary_are_an_end(tmp_path):
     write(tmp_path, STARTED)
     (tmp_path / "traces").mkdir()
     manifest = tmp_path / "traces" / "manifest.json"
@@ -65,8 +58,7 @@ def test_complete_traces_and_a_summary_are_an_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["\0\0\0\0", '{"attempt": 1, "ev', "[]", '{"event": "ended"}'])
-def test_what_is_no_event_is_passed_over(tmp_path: Path, line: str) -> None:
-    """A node that crashed, or a full volume, leaves blocks of zeros and halves of lines."""
+def test_what_is_no_event_is_passed_over(tmp_path, line):
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "manifest.json").write_text(line)
     (tmp_path / "summary.json").write_text("{}")
@@ -76,7 +68,7 @@ def test_what_is_no_event_is_passed_over(tmp_path: Path, line: str) -> None:
     assert look(tmp_path, quiet=False).exit_code == 13
 
 
-def test_files_of_ranks_go_by_their_number(tmp_path: Path) -> None:
+def test_files_of_ranks_go_by_their_number(tmp_path):
     for folder, name in (("traces", "rank{}_trace.json"), ("ranks", "rank{}.log")):
         (tmp_path / folder).mkdir()
         for rank in (10, 9, 0):
@@ -88,7 +80,7 @@ def test_files_of_ranks_go_by_their_number(tmp_path: Path) -> None:
     assert find_rank_traces(tmp_path / "absent") == {}
 
 
-def test_a_page_lies_beside_a_run_in_its_results(tmp_path: Path) -> None:
+def test_a_page_lies_beside_a_run_in_its_results(tmp_path):
     run = tmp_path / "out" / "runs" / "demo" / "ddp"
     pages = {"out/runs/demo/report": True, "out/report": True, "out": True, "elsewhere": False, ".": False}
     assert {page: is_beside(run, tmp_path / page) for page in pages} == pages
@@ -96,8 +88,7 @@ def test_a_page_lies_beside_a_run_in_its_results(tmp_path: Path) -> None:
     assert is_beside(Path("/results/demo/ddp"), Path("/results/demo/report"))
 
 
-def test_an_evaluation_has_ended_well_where_its_last_attempt_has(tmp_path: Path) -> None:
-    """It writes no summary."""
+def test_an_evaluation_has_ended_well_where_its_last_attempt_has(tmp_path):
     for codes, standing in (((10, 0), "finished"), ((0, 10), "failed")):
         attempts = [ended(code, attempt) for attempt, code in enumerate(codes, 1)]
         assert read_standing(tmp_path, "evaluate", attempts, has_summary=False)[0] == standing

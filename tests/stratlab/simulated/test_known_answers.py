@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -51,7 +50,7 @@ def total(parts: Parts, name: str) -> int:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_the_analysis_equals_the_known_answers(name: str, tmp_path: Path) -> None:
+def test_the_analysis_equals_the_known_answers(name, tmp_path):
     truth = simulate(tmp_path, SCENES[name])
     measures = measure_traces(truth.files, dict(truth.scene.mesh))
     assert not measures.findings and [rank.rank for rank in measures.ranks] == [*truth.files]
@@ -114,7 +113,7 @@ def check_kernels_copies_and_memory(truth: Truth, rank: RankAnalysis) -> None:
     assert max(p.reserved_mib or 0 for p in device) == known.peak_reserved_bytes / 2**20
 
 
-def test_names_of_kernels_are_kept(tmp_path: Path) -> None:
+def test_names_of_kernels_are_kept(tmp_path):
     odd = ('a "quoted" name', "back\\slash", "gemm<á, 漢>", *FORWARD_KERNELS[:1])
     truth = simulate(tmp_path, Scene(ranks=1, kernels=odd))
     names = set(load_trace(truth.files[0]).names)

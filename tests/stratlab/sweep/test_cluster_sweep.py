@@ -1,7 +1,4 @@
-"""Before and after the work: what a cluster must have, what is decided, and what counts as success.
-
-A sweep's place: what has ended is not brought again, and who compares gets the tuning.
-"""
+"""Before and after the work: what a cluster must have, what is decided, and what counts as success."""
 
 from __future__ import annotations
 
@@ -19,14 +16,13 @@ from stratlab.sweep.cluster_sweep import ClusterPlace, carry_out, check_cluster,
 from stratlab.sweep.helm_release import Site
 from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.rehearsed_sweep import RehearsedPlace
-from stratlab.sweep.state import Decision, SeenRelease, State, read_state
+from stratlab.sweep.state import SeenRelease, State, read_state
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.raised import raised
 from tests.stratlab.sweep import stand_ins
 from tests.stratlab.sweep.stand_ins import Heard
-from tests.stratlab.sweep.stand_ins import plan as plan_test_cluster_place
 
 LAB = "/api/v1/namespaces/lab"
 JOBS = APIS["pytorchjob"].path("lab")
@@ -49,7 +45,7 @@ def silent(text: str) -> None:
     pass
 
 
-def test_what_a_cluster_lacks_is_told_together() -> None:
+def test_what_a_cluster_lacks_is_told_together():
     cluster: Any = Answering()
     missing = ["SL-namespace-missing", "SL-claim-missing", "SL-sweep-api-not-served"]
     assert find_codes(check_cluster(cluster, "lab", [plan("a"), plan("b")])) == missing
@@ -64,8 +60,7 @@ def test_what_a_cluster_lacks_is_told_together() -> None:
     assert check_cluster(cluster, "lab", [plan("a")]) == ["said no"]
 
 
-def test_decisions_follow_from_helm_and_the_resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And all that must not be touched is told before anything starts."""
+def test_decisions_follow_from_helm_and_the_resource(tmp_path, monkeypatch):
     connection = furnish()
     connection.things[f"{JOBS}/b"] = {"metadata": {"name": "b"}}
     seen: dict[str, Any] = {name: SeenRelease("deployed", f"asked {name}") for name in "bc"} | {
@@ -139,9 +134,7 @@ def finish(
     return result
 
 
-def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(tmp_path, monkeypatch):
     ends = Ends(monkeypatch, {"a": "succeeded", "b": "succeeded"})
     result = finish(tmp_path, "abc", skip="c")
     assert result.problems == [] and result.report == {"comparison": "demo"}
@@ -159,9 +152,7 @@ def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
     assert ends.asked["options"] == ['--tuning={"tuned":[1,"x"]}']
 
 
-def test_a_run_that_was_not_started_is_a_problem_and_the_others_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_not_started_is_a_problem_and_the_others_are_compared(tmp_path, monkeypatch):
     Ends(monkeypatch, {"a": "succeeded", "b": "failed"})
     result = finish(tmp_path, "abc")
     assert [find_codes(problem) for problem in result.problems] == [["SL-run-failed"], ["SL-run-not-started"]]
@@ -169,9 +160,7 @@ def test_a_run_that_was_not_started_is_a_problem_and_the_others_are_compared(
     assert "badly" in result.problems[0] and result.report
 
 
-def test_a_comparison_that_fails_is_a_problem_and_without_a_success_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_that_fails_is_a_problem_and_without_a_success_there_is_none(tmp_path, monkeypatch):
     Ends(monkeypatch, {"a": "succeeded"}, ClusterError("no pod"))
     (problem,) = finish(tmp_path, "a").problems
     assert "no pod" in problem
@@ -182,9 +171,7 @@ def test_a_comparison_that_fails_is_a_problem_and_without_a_success_there_is_non
     assert ends.asked == {} and result.report is None
 
 
-def test_what_has_ended_is_uninstalled_also_where_it_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_ended_is_uninstalled_also_where_it_failed(tmp_path, monkeypatch):
     gone: list[str] = []
 
     def uninstall(helm: Path, namespace: str, name: str, context: str | None) -> None:
@@ -202,34 +189,7 @@ def test_what_has_ended_is_uninstalled_also_where_it_failed(
     assert gone == ["a", "b"]
 
 
-SITE = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
-
-
-def test_only_what_has_not_ended_is_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-
-    def decide_all(plans: Any, state: State, site: Site, retry_failed: bool, progress: Any) -> list[Any]:
-        given["retry_failed"] = retry_failed
-        return [(each, Decision("skip" if each.release.name == "a" else "install", "")) for each in plans]
-
-    def work(todo: Any, state: State, site: Site, display: Any, **options: Any) -> tuple[State, list[str]]:
-        given.update(options, names=[planned.release.name for planned, _ in todo])
-        return state, ["b: not known"]
-
-    monkeypatch.setattr(module, "decide_all", decide_all)
-    monkeypatch.setattr(module, "work", work)
-    display: Any = Heard()
-    state = read_state(tmp_path / "s.json", "demo-tuning", "lab")
-    plans = [plan_test_cluster_place(name) for name in "abc"]
-    found = ClusterPlace(SITE, 3, display).bring(plans, state, retry_failed=True, stop_on_failure=False)
-    assert found == (state, ["b: not known"]) and len(display.lines) == 1
-    assert given == {"retry_failed": True, "parallel": 3, "stop_on_failure": False, "names": ["b", "c"]}
-    state = state.record("a", stage="succeeded", asked=plans[0].asked)
-    place = RehearsedPlace(tmp_path, "", display)
-    assert place.bring(plans[:1], state, retry_failed=False, stop_on_failure=False) == (state, [])
-
-
-def test_a_rehearsal_keeps_beside_its_runs_what_they_are_meant_to_differ_in(tmp_path: Path) -> None:
+def test_a_rehearsal_keeps_beside_its_runs_what_they_are_meant_to_differ_in(tmp_path):
     for run, lr in (("a", 0.001), ("b", 0.01)):
         build_run_dir(tmp_path / "runs" / "demo", run, "ddp", lr=lr, hosts=["n"], loss_shift=lr)
     display: Any = Heard()

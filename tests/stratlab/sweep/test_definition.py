@@ -1,7 +1,4 @@
-"""A sweep's file: what it means, and every mistake in it at once.
-
-Combinations, their names, and the values that they give to helm.
-"""
+"""A sweep's file: what it means, and every mistake in it at once."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratlab.sweep.definition import Sweep, list_varied, read_sweep, same
+from stratlab.sweep.definition import Sweep, list_varied, read_sweep
 from stratlab.sweep.planned_release import LONGEST_NAME, expand
 from stratlab.user_error import UserError
 from tests.codes import find_codes
@@ -43,7 +40,7 @@ def assert_one_line_each(lines: list[str], expected: str) -> None:
     assert len(lines) == len(rows), lines
 
 
-def test_a_good_file_is_read_with_its_defaults(tmp_path: Path) -> None:
+def test_a_good_file_is_read_with_its_defaults(tmp_path):
     text = "{comparison: demo, matrix: {strategy: [ddp]}, set: {run.env: [{name: A}]}, values: base.yaml}"
     sweep = read_sweep(write(tmp_path, text))
     assert sweep.values == ["base.yaml"], "one file need not be a list"
@@ -51,7 +48,7 @@ def test_a_good_file_is_read_with_its_defaults(tmp_path: Path) -> None:
     assert sweep.set["run.env"] == [{"name": "A"}]
 
 
-def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_come_at_once(tmp_path):
     lines = refused(
         tmp_path,
         f"""
@@ -106,7 +103,7 @@ def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
         (None, "SL-sweep-unreadable"),
     ],
 )
-def test_yaml_that_is_none(tmp_path: Path, content: bytes | None, code: str) -> None:
+def test_yaml_that_is_none(tmp_path, content, code):
     file = tmp_path / "sweep.yaml"
     if content is not None:
         file.write_bytes(content)
@@ -114,12 +111,7 @@ def test_yaml_that_is_none(tmp_path: Path, content: bytes | None, code: str) -> 
     assert find_codes(failure) == [code] and str(failure).startswith(f"{file}: ")
 
 
-def test_one_is_not_true() -> None:
-    assert same(1, 1.0) and same("a", "a") and same(True, True)
-    assert not same(1, True) and not same(0, False) and not same("1", 1)
-
-
-def test_what_is_wrong_with_a_tuning(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_tuning(tmp_path):
     text = """
         comparison: x
         matrix: {strategy: [ddp, fsdp], run.config.prefetch_blocks: [1, 2]}
@@ -148,7 +140,7 @@ def test_what_is_wrong_with_a_tuning(tmp_path: Path) -> None:
     )
 
 
-def test_a_knob_that_no_candidate_could_reach_is_refused(tmp_path: Path) -> None:
+def test_a_knob_that_no_candidate_could_reach_is_refused(tmp_path):
     text = """
 comparison: demo
 matrix: {strategy: [ddp]}
@@ -162,7 +154,7 @@ tune:
     assert read_sweep(write(tmp_path, text.replace("50, 100]", "50]")))
 
 
-def test_what_is_varied_on_purpose(tmp_path: Path) -> None:
+def test_what_is_varied_on_purpose(tmp_path):
     search = """
 comparison: demo
 matrix: {strategy: [ddp], run.config.lr: [0.1, 0.01], run.config.optimizer: [sgd, adamw], run.nodes: [1, 2]}
@@ -191,7 +183,7 @@ def names(sweep: Sweep) -> list[str]:
     return [release.name for release in expand(sweep)]
 
 
-def test_every_combination_once_and_the_repeats_last() -> None:
+def test_every_combination_once_and_the_repeats_last():
     sweep = build({"strategy": ["ddp", "fsdp"], "run.config.model": ["cnn", "vit_tiny"]}, repeats=2)
     once = ["demo-ddp-cnn", "demo-ddp-vit-tiny", "demo-fsdp-cnn", "demo-fsdp-vit-tiny"]
     assert names(sweep) == [*once, *(f"{name}-r2" for name in once)]
@@ -201,7 +193,7 @@ def test_every_combination_once_and_the_repeats_last() -> None:
     assert last.values == {"run": {"config": {"model": "vit_tiny", "comparison": "demo"}}}
 
 
-def test_excluded_are_those_that_agree_with_all_keys() -> None:
+def test_excluded_are_those_that_agree_with_all_keys():
     matrix = {"strategy": ["ddp", "fsdp"], "run.nodes": [1, 2]}
     sweep = build(matrix, exclude=[{"strategy": "fsdp", "run.nodes": 1}])
     assert names(sweep) == ["demo-ddp-nodes1", "demo-ddp-nodes2", "demo-fsdp-nodes2"]
@@ -210,7 +202,7 @@ def test_excluded_are_those_that_agree_with_all_keys() -> None:
     ]
 
 
-def test_numbers_and_switches_carry_their_setting() -> None:
+def test_numbers_and_switches_carry_their_setting():
     matrix = {
         "run.config.micro_batch_size": [16],
         "run.processesPerNode": [2],
@@ -221,22 +213,7 @@ def test_numbers_and_switches_carry_their_setting() -> None:
     assert names(build(matrix)) == ["demo-ddp-mbs16-ppn2-lr0-003-compiletrue-tag0-1"]
 
 
-def test_values_of_set_and_matrix_meet_in_one_tree() -> None:
-    sweep = build(
-        {"run.config.model": ["cnn"]},
-        set={"run.accelerator": "", "run.resources.limits.nvidia\\.com/gpu": 1, "run.env": [{"name": "A"}]},
-    )
-    assert expand(sweep)[0].values == {
-        "run": {
-            "accelerator": "",
-            "resources": {"limits": {"nvidia.com/gpu": 1}},
-            "env": [{"name": "A"}],
-            "config": {"model": "cnn", "comparison": "demo"},
-        }
-    }
-
-
-def test_names_that_are_too_long_or_alike_get_a_hash() -> None:
+def test_names_that_are_too_long_or_alike_get_a_hash():
     (only,) = names(build({"run.config.dataset": ["a" * 80]}))
     assert re.fullmatch(r"demo-ddp-a+-[0-9a-f]{8}", only) and len(only) <= LONGEST_NAME
     alike = names(build({"run.config.dataset": ["x/y", "x_y", "z"]}))
@@ -247,8 +224,7 @@ def test_names_that_are_too_long_or_alike_get_a_hash() -> None:
 
 
 @pytest.mark.parametrize("length", [38, 39])
-def test_repeats_have_the_name_of_the_first(length: int) -> None:
-    """Also where that is as long as a name may be with the number of a repeat, or longer."""
+def test_repeats_have_the_name_of_the_first(length):
     first, second, _ = names(build({"run.config.dataset": ["d" * length]}, repeats=3))
     assert second == f"{first}-r2" and (len(first) == 9 + length) is (length <= 38)
 
@@ -261,9 +237,7 @@ def test_repeats_have_the_name_of_the_first(length: int) -> None:
     ),
     repeats=st.sampled_from([1, 2, 100]),
 )
-def test_every_name_is_one_that_the_chart_takes_and_there_is_no_second(
-    comparison: str, values: list[Any], repeats: int
-) -> None:
+def test_every_name_is_one_that_the_chart_takes_and_there_is_no_second(comparison, values, repeats):
     found = names(build({"run.config.x": values}, comparison=comparison, repeats=repeats))
     assert len(set(found)) == len(found) == len(values) * repeats
     assert all(NAME.fullmatch(name) and len(name) <= LONGEST_NAME for name in found)

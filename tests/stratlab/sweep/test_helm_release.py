@@ -1,7 +1,4 @@
-"""Releases one after the other or some at a time, and what a failure changes. Helm and cluster are stand-ins here.
-
-A release is followed to the end of its training and of its analysis; watches are stand-ins with given changes.
-"""
+"""Releases one after the other or some at a time, and what a failure changes. Helm and cluster are stand-ins here."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ from typing import Any
 import pytest
 
 from stratlab.cluster import ClusterError
-from stratlab.cluster.watching import ADDED, DELETED, MODIFIED, SYNCED
-from stratlab.cluster.workloads import read_job_end
+from stratlab.cluster.watching import ADDED, MODIFIED, SYNCED
 from stratlab.helm import HelmFailed
 from stratlab.sweep import helm_release as module
 from stratlab.sweep.helm_release import ReleaseEnd, Site, follow_release, work
@@ -82,9 +78,7 @@ def stages(state: State) -> dict[str, str]:
     return {name: entry.stage for name, entry in state.releases.items()}
 
 
-def test_one_after_the_other_and_a_failure_does_not_stop_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_after_the_other_and_a_failure_does_not_stop_the_rest(tmp_path, monkeypatch):
     stand_in = StandIn(monkeypatch, {"a": True, "b": False, "c": True})
     state, lost = start(tmp_path, "abc")
     assert stages(state) == {"a": "succeeded", "b": "failed", "c": "succeeded"} and lost == []
@@ -93,7 +87,7 @@ def test_one_after_the_other_and_a_failure_does_not_stop_the_rest(
     assert state.releases["a"].ended >= state.releases["a"].started > 0
 
 
-def test_some_at_a_time_and_never_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_at_a_time_and_never_more(tmp_path, monkeypatch):
     stand_in = StandIn(monkeypatch, dict.fromkeys("abcdef", True))
     stand_in.hold = lambda name: time.sleep(0.1)
     state, _ = start(tmp_path, "abcdef", parallel=3)
@@ -108,9 +102,7 @@ def test_some_at_a_time_and_never_more(tmp_path: Path, monkeypatch: pytest.Monke
         (HelmFailed("no quota"), "installing"),
     ],
 )
-def test_stop_on_failure_starts_nothing_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Any, stage: str
-) -> None:
+def test_stop_on_failure_starts_nothing_more(tmp_path, monkeypatch, end, stage):
     stand_in = StandIn(monkeypatch, {"a": end, "b": True, "c": True})
     state, _ = start(tmp_path, "abc", stop_on_failure=True)
     assert stages(state) == {"a": stage} and not {"install b", "install c"} & {*stand_in.calls}
@@ -125,8 +117,8 @@ def test_stop_on_failure_starts_nothing_more(
     ],
 )
 def test_what_an_earlier_start_has_left_goes_but_for_the_time_of_a_run_that_is_joined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step, calls: list[str], is_kept: bool
-) -> None:
+    tmp_path, monkeypatch, step, calls, is_kept
+):
     stand_in = StandIn(monkeypatch, {"a": ClusterError("no right")})
     before = ReleaseEntry("failed", "asked a", "badly", started=5.0, ended=9.0)
     state, _ = start(tmp_path, "a", step, known={"a": before})
@@ -136,9 +128,7 @@ def test_what_an_earlier_start_has_left_goes_but_for_the_time_of_a_run_that_is_j
     assert (entry.started == 5.0) is is_kept and entry.started <= time.time()
 
 
-def test_what_has_no_known_end_is_tried_again_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_known_end_is_tried_again_next_time(tmp_path, monkeypatch):
     ends = {"a": HelmFailed("no quota"), "b": ClusterError("no right"), "c": KeyError("bug"), "d": True}
     StandIn(monkeypatch, ends)
     state, lost = start(tmp_path, "abcd")
@@ -147,9 +137,7 @@ def test_what_has_no_known_end_is_tried_again_next_time(
     assert all(word in line for word, line in zip(("no quota", "no right", "KeyError"), lost, strict=True))
 
 
-def test_an_interruption_leaves_a_state_to_go_on_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_leaves_a_state_to_go_on_from(tmp_path, monkeypatch):
     stand_in = StandIn(monkeypatch, {"a": True, "b": True, "c": True})
     reached = threading.Event()
 
@@ -222,7 +210,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return Cluster(monkeypatch)
 
 
-def test_success_is_training_and_analysis(cluster: Cluster) -> None:
+def test_success_is_training_and_analysis(cluster):
     done = (MODIFIED, job("Succeeded", "PyTorchJob a is successfully completed."))
     training = [(ADDED, job("")), *THERE, (MODIFIED, job("Running")), done]
     jobs = [(ADDED, analysis()), *THERE, (MODIFIED, analysis("Complete"))]
@@ -251,29 +239,20 @@ def test_success_is_training_and_analysis(cluster: Cluster) -> None:
         (job("Succeeded"), None, True, "PyTorchJob Succeeded"),
         (
             job("Succeeded"),  # nothing will start the analysis
-            [
-                (ADDED, analysis(suspend=True)),
-                *THERE,
-                (ADDED, analysis("Failed", component="waiter")),
-            ],
+            [(ADDED, analysis(suspend=True)), *THERE, (ADDED, analysis("Failed", component="waiter"))],
             False,
             "analysis Failed: PodFailurePolicy",
         ),
     ],
 )
 def test_a_failed_analysis_fails_the_release_unless_another_job_is_complete(
-    cluster: Cluster, training: dict[str, Any], jobs: Changes | None, succeeded: bool, words: str
-) -> None:
+    cluster, training, jobs, succeeded, words
+):
     outcome = cluster.follow([(ADDED, training)], jobs)
     assert outcome.succeeded is succeeded and words in outcome.sentence
 
 
-def test_a_resource_that_is_removed_is_a_failure(cluster: Cluster) -> None:
-    assert not cluster.follow(THERE).succeeded
-    assert not cluster.follow([(ADDED, job("Running")), *THERE, (DELETED, job(""))]).succeeded
-
-
-def test_a_pod_that_waits_for_ever_is_shown(cluster: Cluster) -> None:
+def test_a_pod_that_waits_for_ever_is_shown(cluster):
     waits = labelled("a-worker-0", "training", {"phase": "Pending", "conditions": [NO_NODE]})
     runs = labelled("a-worker-0", "training", {"containerStatuses": [{"state": {"running": {}}}]})
     told = threading.Event()
@@ -292,10 +271,3 @@ def test_a_pod_that_waits_for_ever_is_shown(cluster: Cluster) -> None:
     (waiting,) = [text for text in cluster.shown if NO_NODE["message"] in text]
     assert "pod a-worker-0 " in waiting
     assert cluster.asked["pods"] == {"labelSelector": f"{INSTANCE},app.kubernetes.io/component=training"}
-
-
-def test_end_of_a_job() -> None:
-    assert read_job_end({}) is None and read_job_end(analysis()) is None
-    assert read_job_end(analysis("Complete")) == ""
-    assert read_job_end({"status": {"conditions": [{"type": "Failed", "status": "True"}]}})
-    assert read_job_end({"status": {"conditions": [{"type": "Failed", "status": "False"}]}}) is None

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from stratlab.sweep import helm_release
-from stratlab.sweep import state as module
 from stratlab.sweep.helm_release import install, look_at, uninstall
 from stratlab.sweep.planned_release import hash_asked
 from stratlab.sweep.state import ReleaseEntry, SeenRelease, decide, only_one, read_state, state_file
@@ -44,12 +43,12 @@ SUCCEEDED, FAILED = ReleaseEntry("succeeded", "A"), ReleaseEntry("failed", "A", 
         (FAILED, RUNS, "skip", "reinstall"),
     ],
 )
-def test_next_step(entry: ReleaseEntry | None, seen: SeenRelease, step: str, with_retry: str) -> None:
+def test_next_step(entry, seen, step, with_retry):
     assert decide(entry, seen, "A", retry_failed=False).step == step
     assert decide(entry, seen, "A", retry_failed=True).step == with_retry
 
 
-def test_other_settings_under_the_same_name_are_refused() -> None:
+def test_other_settings_under_the_same_name_are_refused():
     for entry, seen, code in (
         (SUCCEEDED, GONE, "SL-run-other-settings"),
         (RUNNING, RUNS, "SL-run-other-settings"),
@@ -66,7 +65,7 @@ def refused(file: Path, comparison: str, namespace: str) -> list[str]:
     return find_codes(failure.value)
 
 
-def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
+def test_what_is_recorded_is_read_again(tmp_path):
     file = state_file(tmp_path / "sweep.yaml")
     assert file.name == "sweep.yaml.state.json"
     state = read_state(file, "demo", "lab")
@@ -80,36 +79,21 @@ def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [file.name], "no temporary file stays"
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "s.json"
-    before = read_state(file, "demo", "lab").record("a", stage="running", asked="1")
-
-    def fail(*arguments: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(module.os, "fsync", fail)
-    with pytest.raises(OSError):
-        before.record("a", stage="failed")
-    assert read_state(file, "demo", "lab") == before
-
-
 @pytest.mark.parametrize("content", ["{", "[]", '{"releases": {"a": {"nope": 1}}}'])
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path, content):
     file = tmp_path / "s.json"
     file.write_text(content)
     assert refused(file, "demo", "lab") == ["SL-state-unreadable"]
 
 
-def test_the_state_of_another_comparison_is_refused(tmp_path: Path) -> None:
+def test_the_state_of_another_comparison_is_refused(tmp_path):
     file = tmp_path / "s.json"
     read_state(file, "demo", "lab").record("a", stage="running", asked="1")
     assert refused(file, "other", "lab") == ["SL-state-of-another"]
     assert refused(file, "demo", "lab2") == ["SL-state-of-another"]
 
 
-def test_a_second_sweep_of_one_file_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+def test_a_second_sweep_of_one_file_is_refused_until_the_first_is_gone(tmp_path):
     file = tmp_path / "s.json"
     with only_one(file):
         with pytest.raises(UserError) as failure:
@@ -144,7 +128,7 @@ def helm(tmp_path: Path) -> Helm:
     return Helm(tmp_path)
 
 
-def test_each_call_names_release_namespace_and_context(helm: Helm) -> None:
+def test_each_call_names_release_namespace_and_context(helm):
     helm.answer("status", json.dumps({"info": {"status": "deployed"}, "config": VALUES}))
     helm.answer("get", json.dumps({"chart": "ddp"}))
     helm.answer("install", "")
@@ -160,13 +144,7 @@ def test_each_call_names_release_namespace_and_context(helm: Helm) -> None:
     assert removed == "uninstall a -n lab --ignore-not-found --cascade foreground --wait --kube-context east"
 
 
-def test_a_release_without_values_of_its_own_is_one_too(helm: Helm) -> None:
-    helm.answer("status", json.dumps({"info": {"status": "failed"}}))
-    helm.answer("get", json.dumps({"chart": "ddp"}))
-    assert look_at(helm.program, "lab", "a") == SeenRelease("failed", hash_asked("ddp", {}))
-
-
-def test_only_a_release_that_is_not_found_is_none(helm: Helm) -> None:
+def test_only_a_release_that_is_not_found_is_none(helm):
     helm.answer("status", "Error: release: not found", code=1)
     assert look_at(helm.program, "lab", "a") == SeenRelease()
     helm.answer("status", "WARNING: old\nlevel=WARN msg=x\nError: secrets is forbidden", code=1)
@@ -175,7 +153,7 @@ def test_only_a_release_that_is_not_found_is_none(helm: Helm) -> None:
     assert "old" not in str(failure) and "msg=x" not in str(failure), "remarks are no reason"
 
 
-def test_a_helm_that_does_not_end_has_failed(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helm_that_does_not_end_has_failed(helm, monkeypatch):
     monkeypatch.setattr(helm_release, "UNINSTALL_S", 0.2)
     (helm.folder / "uninstall").write_text("exec sleep 5")
     assert find_codes(raised(uninstall, helm.program, "lab", "a")) == ["SL-helm-no-end"]

@@ -63,7 +63,7 @@ def left_out(found: Unpacked) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_may_be_a_trace_is_unpacked_and_nothing_else(name: str, tmp_path: Path) -> None:
+def test_what_may_be_a_trace_is_unpacked_and_nothing_else(name, tmp_path):
     members = {"a/rank0.json": TRACE, "a/rank1.json.gz": b"x", "a/note.txt": b"", ".hidden/rank0.json": b""}
     members |= {"__MACOSX/a/._rank0.json": b"", "./b\\rank0.JSON": TRACE}
     found = unpack(WRITERS[name](tmp_path / name, members))
@@ -74,7 +74,7 @@ def test_what_may_be_a_trace_is_unpacked_and_nothing_else(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ("runs.zip", "runs.tar"))
-def test_a_path_that_points_outside_refuses_the_archive(name: str, tmp_path: Path) -> None:
+def test_a_path_that_points_outside_refuses_the_archive(name, tmp_path):
     for i, member in enumerate(
         ("../rank0.json", "a/../../rank0.json", "/etc/a.json", "C:\\a.json", "a\\..\\a.json")
     ):
@@ -86,7 +86,7 @@ def test_a_path_that_points_outside_refuses_the_archive(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ("runs.zip", "runs.tgz"))
-def test_a_bomb_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_bomb_is_refused(name, tmp_path):
     archive = WRITERS[name](tmp_path / name, {"a/rank0.json": bytes(3 << 20)})
     with pytest.raises(ArchiveError) as refusal:
         unpack(archive, ArchiveLimits(ratio_from_bytes=1 << 20))
@@ -97,8 +97,7 @@ def test_a_bomb_is_refused(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", (False, True))
-def test_bombs_beside_each_other_are_one_bomb(packed: bool, tmp_path: Path) -> None:
-    """Each alone would be small enough. What is refused leaves its room to the others."""
+def test_bombs_beside_each_other_are_one_bomb(packed, tmp_path):
     sizes = {"a.zip": 3, "b.zip": 2, "c.zip": 2, "d.zip": 1}
     source = tmp_path / "source"
     for name, size in sizes.items():
@@ -110,27 +109,7 @@ def test_bombs_beside_each_other_are_one_bomb(packed: bool, tmp_path: Path) -> N
     assert left_out(found) == {"c.zip": ["SL-archive-bomb"]}
 
 
-def test_a_bomb_that_tells_another_size_is_damaged(tmp_path: Path) -> None:
-    archive = write_zip(tmp_path / "runs.zip", {"rank0.json": bytes(3 << 20)})
-    size = (3 << 20).to_bytes(4, "little")
-    archive.write_bytes(archive.read_bytes().replace(size, (1 << 10).to_bytes(4, "little")))
-    found = unpack(archive, ArchiveLimits(ratio_from_bytes=1 << 20))  # no more is read than was told
-    assert not found.files and left_out(found) == {"rank0.json": ["SL-archive-member-damaged"]}
-    assert not list(tmp_path.rglob("rank0.json"))
-
-
-@pytest.mark.parametrize("name", ("a.zip", "z.zip"))
-def test_a_refused_archive_leaves_its_room_to_the_others(name: str, tmp_path: Path) -> None:
-    """Before them and behind them: what it took of the budget, and of the disk, is given back."""
-    source = write_zip(tmp_path / "source" / "good.zip", {f"rank{i}.json": TRACE for i in range(3)}).parent
-    write_zip(source / name, {f"{i}.json": TRACE for i in range(9)})
-    found = collect(source, tmp_path / "scratch", ArchiveLimits(members=6))
-    assert shown(found) == [f"good/rank{i}.json" for i in range(3)]
-    assert left_out(found) == {name: ["SL-archive-members"]}
-    assert len([*(tmp_path / "scratch").rglob("*.json")]) == 3
-
-
-def test_a_damaged_member_costs_itself(tmp_path: Path) -> None:
+def test_a_damaged_member_costs_itself(tmp_path):
     archive = write_zip(tmp_path / "source" / "a.zip", {"rank0.json": TRACE, "rank1.json": b"y" * 1000})
     data = bytearray(archive.read_bytes())
     at = data.index(b"rank1.json") + len(b"rank1.json")
@@ -141,7 +120,7 @@ def test_a_damaged_member_costs_itself(tmp_path: Path) -> None:
     assert left_out(found) == {"a/rank1.json": ["SL-archive-member-damaged"]}
 
 
-def test_links_and_encrypted_members_are_left_out(tmp_path: Path) -> None:
+def test_links_and_encrypted_members_are_left_out(tmp_path):
     with zipfile.ZipFile(tmp_path / "runs.zip", "w") as archive:
         link = zipfile.ZipInfo("a/rank0.json")
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -160,7 +139,7 @@ def test_links_and_encrypted_members_are_left_out(tmp_path: Path) -> None:
     assert left_out(unpack(tmp_path / "runs.tar")) == {"a/rank0.json": ["SL-archive-link"]}
 
 
-def test_of_a_truncated_tar_the_beginning_is_kept_and_the_loss_named(tmp_path: Path) -> None:
+def test_of_a_truncated_tar_the_beginning_is_kept_and_the_loss_named(tmp_path):
     import random
 
     noise = random.Random(0).randbytes
@@ -171,7 +150,7 @@ def test_of_a_truncated_tar_the_beginning_is_kept_and_the_loss_named(tmp_path: P
     assert {"SL-archive-cut"} <= {code for codes in left_out(found).values() for code in codes}
 
 
-def test_archives_in_folders_and_archives_are_folders(tmp_path: Path) -> None:
+def test_archives_in_folders_and_archives_are_folders(tmp_path):
     inner = write_zip(tmp_path / "inner.zip", {"rank0.json": TRACE}).read_bytes()
     deepest = write_zip(tmp_path / "deep.zip", {"inner.zip": inner}).read_bytes()
     source = tmp_path / "source"
@@ -186,26 +165,3 @@ def test_archives_in_folders_and_archives_are_folders(tmp_path: Path) -> None:
         "gone.zip": ["SL-archive-missing"],
         "ddp/deep/inner.zip": ["SL-archive-nested"],
     }
-
-
-def test_a_tar_of_zips_is_a_tar_and_what_stands_before_a_zip_is_no_matter(tmp_path: Path) -> None:
-    """The last one of the tar ends as a ZIP of the whole file would."""
-    names = ("ddp", "fsdp")
-    archive = write_zip(tmp_path / "one.zip", {"rank0.json": TRACE})
-    inner = {f"{name}.zip": archive.read_bytes() for name in names}
-    found = collect(write_tar(tmp_path / "runs.tar", inner), tmp_path / "scratch")
-    assert shown(found) == [f"{name}/rank0.json" for name in names] and found.left_out == []
-    archive.write_bytes(b"#!/bin/sh\n" + archive.read_bytes())
-    assert shown(unpack(archive)) == ["rank0.json"]
-
-
-def test_a_full_disk_is_no_damage_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = write_zip(tmp_path / "runs.zip", {"rank0.json": TRACE})
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(zipfile.ZipFile, "open", fail)
-    with pytest.raises(OSError) as failure:
-        unpack(archive)
-    assert failure.value.errno == 28

@@ -87,7 +87,7 @@ def behind(rank: int, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("ending", ("json", "json.gz"))
-def test_what_the_end_of_a_trace_tells_comes_before_its_name(ending: str, tmp_path: Path) -> None:
+def test_what_the_end_of_a_trace_tells_comes_before_its_name(ending, tmp_path):
     contents = {f"x/rank{named}.{ending}": behind(rank, 4) for named, rank in ((0, 3), (1, 1))}
     if ending.endswith("gz"):
         contents = {name: gzip.compress(content) for name, content in contents.items()}
@@ -107,27 +107,14 @@ def parse(text: str) -> dict[str, Told | bytes]:
 
 
 @pytest.mark.parametrize("case", DIVISIONS)
-def test_experiments_and_their_ranks(case: str, tmp_path: Path) -> None:
+def test_experiments_and_their_ranks(case, tmp_path):
     text, expected = DIVISIONS[case]
     found = sort(tmp_path, parse(text))
     assert ranks(found) == expected
     assert not any(each.refused for each in found.experiments)
 
 
-def test_two_traces_of_a_rank_are_refused_by_name_and_the_others_are_not(tmp_path: Path) -> None:
-    cycles: dict[str, Told | bytes] = {
-        f"ddp/pod-{rank}_{71 + rank}.16941282015{time}0.pt.trace.json": (rank, 2)
-        for rank in (0, 1)
-        for time in (1, 2)
-    }
-    found = sort(tmp_path, {**cycles, "fsdp/rank0.json": NOTHING})
-    assert ranks(found) == {"ddp": [], "fsdp": [0]}
-    refused = found.experiments[0].refused
-    assert find_codes(refused) == ["SL-rank-in-files"]
-    assert "ddp/pod-0_71" in refused and "--rank-pattern" in refused
-
-
-def test_what_is_left_out_of_an_experiment_is_named(tmp_path: Path) -> None:
+def test_what_is_left_out_of_an_experiment_is_named(tmp_path):
     content = b'{"traceEvents": [{"ph": "X"}]}'
     files: dict[str, Told | bytes] = {
         "x/rank0.json": content,
@@ -152,7 +139,7 @@ def test_what_is_left_out_of_an_experiment_is_named(tmp_path: Path) -> None:
     assert (third.name, find_codes(third.refused)) == ("z", ["SL-archive-damaged"])
 
 
-def test_the_pattern_comes_first_and_leaves_out_what_it_does_not_match(tmp_path: Path) -> None:
+def test_the_pattern_comes_first_and_leaves_out_what_it_does_not_match(tmp_path):
     files: dict[str, Told | bytes] = {f"x/gpu{i}.json": (0, None) for i in range(3)} | {
         "x/other.json": NOTHING
     }
@@ -184,7 +171,7 @@ BY_PATTERN: dict[str, tuple[str, str, dict[str, list[int]]]] = {
 
 
 @pytest.mark.parametrize("case", BY_PATTERN)
-def test_what_the_pattern_matches_divides_nothing(case: str, tmp_path: Path) -> None:
+def test_what_the_pattern_matches_divides_nothing(case, tmp_path):
     pattern, text, expected = BY_PATTERN[case]
     found = sort(tmp_path, parse(text), pattern)
     assert ranks(found) == expected
@@ -200,7 +187,7 @@ NAMES: list[tuple[list[tuple[str, ...]], list[str]]] = [
 ]
 
 
-def test_names() -> None:
+def test_names():
     assert [name_experiments(paths, "all") for paths, _ in NAMES] == [names for _, names in NAMES]
 
 
@@ -217,7 +204,7 @@ HINTS = {
 
 
 @pytest.mark.parametrize("pattern", HINTS)
-def test_traces_that_may_be_ranks_of_one_run_are_named(pattern: str, tmp_path: Path) -> None:
+def test_traces_that_may_be_ranks_of_one_run_are_named(pattern, tmp_path):
     experiments = sort(tmp_path, parse(HINTS[pattern])).experiments
     hints = find_hints(experiments)
     assert len(hints) == pattern.endswith(")")

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
-import re
-import shutil
-from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stratlab.analysis.measure import measure_traces
-from stratlab.traces.discover import find_traces
 from stratlab.traces.merge import merge_traces
 from stratlab.traces.trace import load_trace
 from tests.codes import find_codes
@@ -54,10 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         (ODD.replace('{"x": 1}', "[1]"), 0, [LEFT_OUT]),
     ],
 )
-def test_odd_value_costs_no_more_than_its_event(
-    tmp_path: Path, event: str, kept: int, codes: list[str], whole: list[dict[str, Any]]
-) -> None:
-    """In Kineto's formatting; on one line the same."""
+def test_odd_value_costs_no_more_than_its_event(tmp_path, event, kept, codes, whole):
     text = build_gpu_trace(0).text()
     path = tmp_path / "rank0_trace.json"
     for content in (text, json.dumps(json.loads(text))):
@@ -73,8 +64,7 @@ def test_odd_value_costs_no_more_than_its_event(
     assert merged.ranks == [0] and merged.events >= COUNT
 
 
-def test_numbers_in_quotes_are_numbers(tmp_path: Path) -> None:
-    """The measures, and the times in the merged trace, are those of plain numbers."""
+def test_numbers_in_quotes_are_numbers(tmp_path):
     plain = build_gpu_trace(0)
     paths = [t.write(tmp_path / f"{i}.json") for i, t in enumerate((plain, quote_numbers(plain)))]
     first, second = (measure_traces({0: path}).ranks[0] for path in paths)
@@ -88,96 +78,10 @@ def test_numbers_in_quotes_are_numbers(tmp_path: Path) -> None:
     assert times[0] == times[1]
 
 
-def test_odd_base_time(tmp_path: Path) -> None:
-    """Before the events and behind them, where no look at the head can find it."""
+def test_odd_base_time(tmp_path):
     path, text = tmp_path / "rank0_trace.json", build_gpu_trace(0).text()
     bases = {'"1700000000000000000"': 1_700_000_000_000_000_000, "1.7e18": 1_700_000_000_000_000_000}
     for base in (*bases, "NaN", '"x"', "true", "1e400", "[1]", "1" + "0" * 40):
         for where in ('"traceName"', '"schemaVersion"'):
             path.write_text(text.replace(where, f'"baseTimeNanoseconds": {base}, {where}'))
             assert load_trace(path).origin_ns == bases.get(base, 0) + 5_000_500, base
-
-
-def test_a_category_per_event(tmp_path: Path, whole: list[dict[str, Any]]) -> None:
-    """40,000 categories: more than 16 bits of them ended the whole analysis with an error of numpy."""
-    trace = build_gpu_trace(0)
-    text = trace.text()
-    more = ",".join(
-        f'{{"ph":"X","cat":"category {n}","name":"x","pid":1,"tid":1,"ts":5000.5,"dur":1}}'
-        for n in range(40_000)
-    )
-    path = tmp_path / "rank0_trace.json"
-    path.write_text(text.replace('"traceEvents": [', f'"traceEvents": [{more},'))
-    (found,) = measure_traces({0: path}).ranks
-    assert [asdict(row) for row in found.rows] == whole
-
-
-VICTIM = 1
-NAME = f"rank{VICTIM}_trace.json"
-Change = Callable[[bytes], bytes]
-
-
-def sub(pattern: str, replacement: str, count: int = 1) -> Change:
-    return lambda data: re.sub(pattern.encode(), replacement.encode(), data, count=count)
-
-
-def cut(data: bytes) -> bytes:
-    return data[: len(data) // 2]
-
-
-NAMED: dict[str, Change] = {
-    "truncated": cut,
-    "without its last 3 bytes": lambda data: data[:-3],
-    "a picture": lambda data: b"\x89PNG\r\n\x1a\n" + random.Random(1).randbytes(3000),
-    "a million brackets": lambda data: b"[" * 1_000_000,
-    "every time a text": sub(r'"ts": [\d.]+', '"ts": "soon"', 0),
-    "every time in the year 30000": sub(r'"ts": [\d.]+', '"ts": 1e18', 0),
-    "an event of 12 MB": sub(r'"args": \{', '"args": {"x": "' + "x" * 12_000_000 + '", '),
-    "a nested end": sub('"traceName": "synthetic"', f'"x": {"[" * 100_000}{"]" * 100_000}'),
-    "twice in one file": lambda data: data + data,
-    "the rank of another": sub('"rank": 1', '"rank": 2'),
-    "packed and cut off": lambda data: cut(gzip.compress(data)),
-}
-
-
-@pytest.fixture(scope="module")
-def folder_of_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("folder_of_three")
-    for rank in range(3):
-        build_gpu_trace(rank).write(folder / f"rank{rank}_trace.json")
-    return folder
-
-
-def measure(folder: Path) -> tuple[dict[int, list[Any]], dict[str | None, list[str]]]:
-    """Rows per rank, and the codes of what is said of each file."""
-    found = find_traces(folder, 3)
-    measures = measure_traces(found.files, processes=1)
-    findings = [*found.findings, *measures.findings]
-    findings += [finding for rank in measures.ranks for finding in rank.findings]
-    said: dict[str | None, list[str]] = {}
-    for finding in findings:
-        assert finding.reason.isprintable()
-        said.setdefault(finding.file, []).extend(find_codes(finding.reason))
-    return {rank.rank: [vars(row) for row in rank.rows] for rank in measures.ranks}, said
-
-
-@pytest.fixture(scope="module")
-def expected(folder_of_three: Path) -> tuple[dict[int, list[Any]], dict[str | None, list[str]]]:
-    return measure(folder_of_three)
-
-
-def corrupt(folder_of_three: Path, folder: Path, change: Change) -> Path:
-    shutil.copytree(folder_of_three, folder)
-    before = (folder / NAME).read_bytes()
-    (folder / NAME).write_bytes(change(before))
-    assert (folder / NAME).read_bytes() != before
-    return folder
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_a_corrupt_file_is_named_and_costs_no_other(
-    name: str, folder_of_three: Path, expected: Any, tmp_path: Path
-) -> None:
-    rows, said = measure(corrupt(folder_of_three, tmp_path / "run", NAMED[name]))
-    assert said[NAME] and NAME not in expected[1]
-    assert all(rows[rank] == expected[0][rank] for rank in (0, 2))

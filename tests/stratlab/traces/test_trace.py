@@ -1,7 +1,4 @@
-"""Loading: the same events as a plain JSON parser finds, from any formatting; bad files are refused with a reason.
-
-The trace_view.json of Ascend's profiler: a list of events, times as text, most of them without a category.
-"""
+"""Loading: the same events as a plain JSON parser finds, from any formatting; bad files are refused with a reason."""
 
 from __future__ import annotations
 
@@ -48,9 +45,7 @@ def linked(event: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("block_bytes", [700, 8 << 20])
-def test_events_are_those_of_a_plain_parser(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_events_are_those_of_a_plain_parser(tmp_path, monkeypatch, block_bytes):
     monkeypatch.setattr(chunks, "BLOCK_BYTES", block_bytes)
     for trace, path in (
         (build_gpu_trace(0), tmp_path / "gpu.json"),
@@ -66,7 +61,7 @@ def test_events_are_those_of_a_plain_parser(
         assert (loaded.end - loaded.ts).tolist() == [ns(e["dur"]) for e in events]
 
 
-def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
+def test_times_are_exact_to_the_nanosecond(tmp_path):
     """At 1.7e15 us a float64 has steps of 0.25 us."""
     trace = TraceWriter(0)
     trace.add("kernel", "a", 1_700_000_000_000_000.0, 1_700_000_000_000_001.0)
@@ -77,32 +72,6 @@ def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
     loaded = load_trace(path)
     assert (loaded.ts.tolist(), (loaded.end - loaded.ts).tolist()) == ([0, 257], [3, 1])
     assert loaded.origin_ns == 1_700_000_000_000_000_000
-
-
-def test_three_months_in_microseconds_are_exact(tmp_path: Path) -> None:
-    """Kineto counts from the start of a quarter: 7.8e12 us, of which a float64 has steps of 0.98 ns."""
-    trace, steps = TraceWriter(0), [0, 1, 7, 499, 500, 501, 998, 999]
-    for i, _ in enumerate(steps):
-        trace.add("cpu_op", "a", 1000 + i, 1001 + i)
-    text = trace.text()
-    for i, step in enumerate(steps):
-        text = text.replace(f'"ts": {1000 + i},', f'"ts": {7_800_000_000_000 + Decimal(step) / 1000},')
-    (tmp_path / "trace.json").write_text(text)
-    assert load_trace(tmp_path / "trace.json").ts.tolist() == steps
-
-
-def test_odd_values_do_no_harm(tmp_path: Path) -> None:
-    trace = build_gpu_trace(0)
-    count = len(trace.events)
-    trace.add("cpu_op", "text ids", 6000, 6001, tid="Trace PyTorch Profiler", pid="Spans", correlation="x")  # type: ignore[arg-type]
-    trace.add("cpu_op", "huge", 6000, 6001, correlation=2**64)
-    trace.add("Trace", "PyTorch Profiler (0)", 5000, 9000)
-    trace.add("cpu_op", "no time", 0.0, 4.0)  # pytorch#188481
-    trace.events.append({"ph": "X", "cat": "cpu_op", "name": "no duration", "ts": 6000, "pid": 1, "tid": 1})
-    loaded = load_trace(trace.write(tmp_path / "trace.json"))
-    assert len(loaded.ts) == count + 2
-    assert loaded.left_out == 2
-    assert correlations(loaded)[-2:] == [-1, -1]
 
 
 GOOD = build_gpu_trace(0).text()
@@ -125,7 +94,7 @@ GOOD = build_gpu_trace(0).text()
         (b"\n\x80\x01\0\0rubbish", "SL-trace-binary"),
     ],
 )
-def test_bad_file_is_refused_with_its_reason(tmp_path: Path, content: bytes, code: str) -> None:
+def test_bad_file_is_refused_with_its_reason(tmp_path, content, code):
     path = tmp_path / "rank0_trace.json"
     path.write_bytes(content)
     with pytest.raises(TraceError) as refusal:
@@ -136,9 +105,7 @@ def test_bad_file_is_refused_with_its_reason(tmp_path: Path, content: bytes, cod
 @pytest.mark.parametrize(
     ("style", "block_bytes"), [("kineto", 700), ("one line", 8 << 20), ("bare", 700), ("bare", 8 << 20)]
 )
-def test_a_refusal_names_the_place_in_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, style: str
-) -> None:
+def test_a_refusal_names_the_place_in_the_file(tmp_path, monkeypatch, block_bytes, style):
     monkeypatch.setattr(chunks, "BLOCK_BYTES", block_bytes)
     text = GOOD if style == "kineto" else json.dumps(json.loads(GOOD))
     text = json.dumps(json.loads(GOOD)["traceEvents"]) if style == "bare" else text
@@ -150,7 +117,7 @@ def test_a_refusal_names_the_place_in_the_file(
     assert str(place + 3) in str(refusal.value)
 
 
-def test_a_list_of_events_alone_is_read(tmp_path: Path) -> None:
+def test_a_list_of_events_alone_is_read(tmp_path):
     path, events = tmp_path / "rank0_trace.json", json.loads(GOOD)["traceEvents"]
     whole = load_trace(build_gpu_trace(0).write(tmp_path / "whole.json"))
     for before, indent in (("", None), ("\ufeff", 1), (" \n", 1)):
@@ -160,15 +127,6 @@ def test_a_list_of_events_alone_is_read(tmp_path: Path) -> None:
     path.write_text(json.dumps(events)[:-1])
     with pytest.raises(TraceError):
         load_trace(path)
-
-
-def test_a_stream_is_not_cut_to_32_bits(tmp_path: Path) -> None:
-    """Some writers give the address of a stream: two of them must not become one, nor `none`."""
-    streams = {7, 7 + (1 << 32), (1 << 33) - 1}
-    trace = build_gpu_trace(0)
-    for stream in streams:
-        trace.kernel("gemm", 5200, 5300, 5301, stream=stream)
-    assert set(load_trace(trace.write(tmp_path / "rank0_trace.json")).stream.tolist()) >= streams
 
 
 Spans = list[tuple[int, int]]
@@ -184,7 +142,7 @@ def build_spans(spans: Spans) -> tuple[intervals.Intervals, set[int]]:
 
 
 @given(SPANS, SPANS)
-def test_sets_of_intervals_are_those_of_unit_cells(one: Spans, other: Spans) -> None:
+def test_sets_of_intervals_are_those_of_unit_cells(one, other):
     (a, cells_a), (b, cells_b) = build_spans(one), build_spans(other)
     found = {
         "union": (a, cells_a),
@@ -202,7 +160,7 @@ def test_sets_of_intervals_are_those_of_unit_cells(one: Spans, other: Spans) -> 
 
 
 @given(SPANS, st.integers(0, 30), st.integers(1, 40))
-def test_parts_of_a_set_are_those_of_its_unit_cells(spans: Spans, low: int, size: int) -> None:
+def test_parts_of_a_set_are_those_of_its_unit_cells(spans, low, size):
     a, cells = build_spans(spans)
     high = low + size
     assert intervals.length(intervals.clip(a, low, high)) == len(cells & set(range(low, high)))
@@ -264,7 +222,7 @@ def analyse(path: Path) -> RankAnalysis:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_what_an_ascend_device_did_is_read(tmp_path: Path, wrapped: bool) -> None:
+def test_what_an_ascend_device_did_is_read(tmp_path, wrapped):
     path, events = tmp_path / "trace_view.json", build_events()
     path.write_text(json.dumps({"traceEvents": events} if wrapped else events))
     found, whole = analyse(path), analyse(build_gpu_trace(0).write(tmp_path / "rank0_trace.json"))
@@ -276,15 +234,3 @@ def test_what_an_ascend_device_did_is_read(tmp_path: Path, wrapped: bool) -> Non
     assert {row.name for row in found.kernels if row.type == "comm"} == {"hcom_allReduce__721_0_1"}
     assert (found.backend, found.device_name, found.device_memory_gib) == (None, None, None)
     assert load_trace(path).origin_ns == (SINCE_1970_US * 1000) + 5_000_500
-
-
-def test_tasks_of_an_unknown_kind_and_events_of_other_processes_are_no_work(tmp_path: Path) -> None:
-    path, events = tmp_path / "trace_view.json", build_events()
-    path.write_text(json.dumps(events))
-    before = analyse(path)
-    start = f"{SINCE_1970_US + 5100}.000"
-    for pid, kind in ((HARDWARE, "EVENT_WAIT"), (HARDWARE, "PLACE_HOLDER_SQE"), (99, "AI_CORE")):
-        odd = {"ph": "X", "name": "odd", "pid": pid, "tid": 1, "ts": start, "dur": 700}
-        events.append(odd | {"args": {"Task Type": kind, "Stream Id": 7}})
-    path.write_text(json.dumps(events))
-    assert [asdict(row) for row in analyse(path).rows] == [asdict(row) for row in before.rows]

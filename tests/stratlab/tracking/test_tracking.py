@@ -1,14 +1,10 @@
-"""The view of MLflow's page of runs: what is in it, and that it fits. Its picture: docs/pictures/take.py.
-
-Why an MLflow server ended: a full volume leaves an empty log, or SQLite's words in it.
-"""
+"""The view of MLflow's page of runs: what is in it, and that it fits. Its picture: docs/pictures/take.py."""
 
 from __future__ import annotations
 
 import errno
 import json
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +16,6 @@ from stratlab.tracking import (
     build_view,
     check_tracking_uri,
     find_run_page,
-    has_older_names,
     is_of_this_machine,
 )
 from stratlab.user_error import UserError
@@ -40,7 +35,7 @@ from tests.codes import find_codes
         ("http://me:secretpw@host:5000", "SL-tracking-uri-login"),
     ],
 )
-def test_an_address_of_a_server_without_a_login(uri: str, code: str) -> None:
+def test_an_address_of_a_server_without_a_login(uri, code):
     if not code:
         assert check_tracking_uri(uri) == uri
         return
@@ -49,7 +44,7 @@ def test_an_address_of_a_server_without_a_login(uri: str, code: str) -> None:
     assert find_codes(refused.value) == [code] and "secretpw" not in str(refused.value)
 
 
-def test_a_server_of_this_machine_is_told_from_others() -> None:
+def test_a_server_of_this_machine_is_told_from_others():
     here = ("http://127.0.0.1:5000", "http://localhost", "http://[::1]:5000")
     assert all(map(is_of_this_machine, here))
     assert not any(map(is_of_this_machine, ("http://mlflow:5000", "http://[::1", "")))
@@ -67,7 +62,7 @@ def test_a_server_of_this_machine_is_told_from_others() -> None:
         (None, ""),
     ],
 )
-def test_only_a_server_that_others_reach_has_pages_and_no_secret_is_told(uri: str | None, page: str) -> None:
+def test_only_a_server_that_others_reach_has_pages_and_no_secret_is_told(uri, page):
     assert find_run_page(uri, "1", "r") == page
     assert find_run_page(uri, "1", None) == ""
     hostile = find_run_page(uri, '1"', "<r>")
@@ -78,7 +73,7 @@ ALL = {name for charts in SECTIONS.values() for names in charts for name in name
 ALL |= {column.split("`")[1] for column in COLUMNS if column.startswith("metrics.")}
 
 
-def test_all_of_it_fits_into_a_tag_with_the_newest_runs_first() -> None:
+def test_all_of_it_fits_into_a_tag_with_the_newest_runs_first():
     text = build_view(ALL)
     view = json.loads(text)
     charts = view["compareRunCharts"]
@@ -93,21 +88,6 @@ def test_all_of_it_fits_into_a_tag_with_the_newest_runs_first() -> None:
     assert (view["orderByKey"], view["orderByAsc"]) == ("attributes.start_time", False)
 
 
-def test_a_chart_without_numbers_is_left_out() -> None:
-    view = json.loads(build_view({"samples_per_s", "something/else"}))
-    assert [chart["metricKey"] for chart in view["compareRunCharts"]] == ["samples_per_s"]
-    assert [name for name in view["selectedColumns"] if "metrics" in name] == ["metrics.`samples_per_s`"]
-
-
-def test_runs_of_an_older_version_keep_their_charts() -> None:
-    old, new = "trace/idle_pct", "detail/trace/idle_pct"
-    older, newer = {"loss", old}, {"loss", new}
-    for metrics, name in ((older, old), (newer, new), (older | newer, new)):
-        charts = json.loads(build_view(metrics))["compareRunCharts"]
-        assert [chart["metricKey"] for chart in charts] == ["loss", name]
-    assert has_older_names(older) and not has_older_names(newer) and not has_older_names({"loss"})
-
-
 @pytest.mark.parametrize(
     ("log", "is_full", "code"),
     [
@@ -120,9 +100,7 @@ def test_runs_of_an_older_version_keep_their_charts() -> None:
         ("ValueError: no\n", False, "SL-mlflow-ended"),
     ],
 )
-def test_a_full_volume_is_told_from_another_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log: str, is_full: bool, code: str
-) -> None:
+def test_a_full_volume_is_told_from_another_end(monkeypatch, tmp_path, log, is_full, code):
     monkeypatch.setattr(server, "say_full", lambda folder: f"{folder} is full" if is_full else "")
     (tmp_path / "server.log").write_text(log)
     failure = server._explain_end(120, tmp_path / "server.log")
@@ -132,7 +110,7 @@ def test_a_full_volume_is_told_from_another_end(
     assert full is (isinstance(failure, OSError) and failure.errno == errno.ENOSPC)
 
 
-def test_a_taken_port_is_refused(tmp_path: Path) -> None:
+def test_a_taken_port_is_refused(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -51,7 +51,7 @@ class Waiting:
 
 
 @pytest.mark.parametrize(("state", "code"), [("Succeeded", 0), ("Failed", None)])
-def test_the_end_of_the_resource_is_the_end(tmp_path: Path, state: str, code: int | None) -> None:
+def test_the_end_of_the_resource_is_the_end(tmp_path, state, code):
     write_attempt(tmp_path, None)
     waiting = Waiting([(ADDED, job("Created", "Running")), (SYNCED, {}), (MODIFIED, job("Created", state))])
     outcome = waiting.end(tmp_path)
@@ -59,23 +59,17 @@ def test_the_end_of_the_resource_is_the_end(tmp_path: Path, state: str, code: in
     assert len(waiting.said) == 3, "what the resource did, and the files"
 
 
-def test_deleted_is_ended(tmp_path: Path) -> None:
-    """The next release of that name is another run."""
+def test_deleted_is_ended(tmp_path):
     changes = [(ADDED, job("Running")), (SYNCED, {}), (DELETED, job()), (ADDED, job("Running"))]
     assert Waiting(changes).end(tmp_path).ended
 
 
-def test_the_files_end_it_first(tmp_path: Path) -> None:
-    write_attempt(tmp_path, 0)
-    assert Waiting([(ADDED, job("Running"))]).end(tmp_path).exit_code == 0
-
-
-def test_a_code_that_is_tried_again_is_no_end_while_the_resource_lives(tmp_path: Path) -> None:
+def test_a_code_that_is_tried_again_is_no_end_while_the_resource_lives(tmp_path):
     write_attempt(tmp_path, 143)
     assert not Waiting([(ADDED, job("Restarting"))]).end(tmp_path, deadline_s=3 * QUIET_S).ended
 
 
-def test_where_no_such_resource_is_nobody_tries_again(tmp_path: Path) -> None:
+def test_where_no_such_resource_is_nobody_tries_again(tmp_path):
     write_attempt(tmp_path / "run", None)
     assert Waiting([(SYNCED, {})]).end(tmp_path / "run").ended
     assert not Waiting([(SYNCED, {})]).end(tmp_path / "not there", deadline_s=3 * QUIET_S).ended
@@ -89,9 +83,7 @@ def test_where_no_such_resource_is_nobody_tries_again(tmp_path: Path) -> None:
         (None, "kubectl describe pytorchjobs.kubeflow.org demo -n lab"),
     ],
 )
-def test_no_status_is_explained_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[Any] | None, words: str
-) -> None:
+def test_no_status_is_explained_once(tmp_path, monkeypatch, events, words):
     monkeypatch.setattr(module, "NO_STATUS_S", 0.1)
 
     def get(path: str, query: dict[str, str]) -> dict[str, Any]:
@@ -106,7 +98,7 @@ def test_no_status_is_explained_once(
     assert told.count(words) == 1 and "well" not in told
 
 
-def test_without_the_right_to_look_the_files_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_right_to_look_the_files_decide(tmp_path, monkeypatch):
     def watch(connection: Any, path: str, query: Any, patience: Any) -> Iterator[Any]:
         assert path == "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
         assert query == {"fieldSelector": "metadata.name=demo"}
@@ -121,7 +113,7 @@ def test_without_the_right_to_look_the_files_decide(tmp_path: Path, monkeypatch:
     assert any("pytorchjobs is forbidden" in text for text in waiting.said)
 
 
-def test_what_the_thread_dies_of_ends_the_waiter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_thread_dies_of_ends_the_waiter(tmp_path, monkeypatch):
     def break_down(*arguments: Any) -> Iterator[Any]:
         yield from ()
         raise AttributeError("a bug")

@@ -1,14 +1,9 @@
-"""`stratlab wait` as the init container of the analysis Job calls it, and by the files alone.
-
-The suspended Job of the analysis is started when the run has ended, and held to that until it has ended too.
-"""
+"""`stratlab wait` as the init container of the analysis Job calls it, and by the files alone."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +13,9 @@ from kubernetes.client.exceptions import ApiException
 from stratlab import wait as module
 from stratlab import wait as resource_module
 from stratlab.cluster import ClusterError
-from stratlab.cluster import connection as connecting
 from stratlab.wait import QUEUE, start_job, wait_for_run
 from tests.codes import find_codes
-from tests.stratlab.cluster.fake_api import FakeApi, serve
+from tests.stratlab.cluster.fake_api import serve
 from tests.stratlab.raised import raised
 from tests.stratlab.wait.waiting import call, enter_pod, write_attempt
 
@@ -29,9 +23,7 @@ JOBS = "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
 ANALYSES = "/apis/batch/v1/namespaces/lab/jobs"
 
 
-def test_in_a_pod_the_resource_ends_it_and_the_analysis_is_started(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_in_a_pod_the_resource_ends_it_and_the_analysis_is_started(api, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(resource_module, "OTHER_SILENCE_S", 0.2)
     failed = {"conditions": [{"type": "Failed", "status": "True", "message": "it failed."}]}
     complete = {"conditions": [{"type": "Complete", "status": "True"}]}
@@ -52,30 +44,7 @@ def test_in_a_pod_the_resource_ends_it_and_the_analysis_is_started(
         assert find_codes(capsys.readouterr().err) == ["SL-job-not-started"]
 
 
-def test_without_a_token_the_files_decide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    monkeypatch.setattr(connecting, "SERVICE_ACCOUNT", tmp_path / "none")
-    write_attempt(tmp_path, 10)
-    assert call(monkeypatch, tmp_path, "--resource", "pytorchjob/demo", "--namespace", "lab") == 0
-
-
-@pytest.mark.parametrize(("code", "exit_code"), [(10, 0), (None, 1)])
-def test_as_json_the_end_stands_alone(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    code: int | None,
-    exit_code: int,
-) -> None:
-    write_attempt(tmp_path, code)
-    assert call(monkeypatch, tmp_path, "--json", "--deadline-s", "0.2") == exit_code
-    found = json.loads(capsys.readouterr().out)
-    assert (found["ended"], found["exit_code"]) == (code is not None, code)
-
-
-def test_what_is_given_wrongly_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_given_wrongly_is_refused(monkeypatch, tmp_path, capsys):
     assert call(monkeypatch, tmp_path, "--resource", "pytorch/demo") == 2
     assert find_codes(capsys.readouterr().err) == ["SL-resource-form"]
     (tmp_path / "file").touch()
@@ -83,7 +52,7 @@ def test_what_is_given_wrongly_is_refused(
     assert find_codes(capsys.readouterr().err) == ["SL-wait-no-folder"]
 
 
-def test_it_waits_for_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_it_waits_for_a_folder_that_is_not_there_yet(tmp_path):
     run_dir = tmp_path / "run"
     assert not wait_for_run(run_dir, deadline_s=0.1, poll_s=0.05).ended
     said: list[str] = []
@@ -100,29 +69,11 @@ def test_it_waits_for_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     assert len(said) == 2, "a sentence for each change"
 
 
-def test_silence_after_a_code_that_may_be_tried_again_is_an_end(tmp_path: Path) -> None:
+def test_silence_after_a_code_that_may_be_tried_again_is_an_end(tmp_path):
     write_attempt(tmp_path, 143)
     started = time.monotonic()
     assert wait_for_run(tmp_path, deadline_s=20, poll_s=0.05, quiet_s=0.5).ended
     assert time.monotonic() - started >= 0.5
-
-
-def test_anything_that_is_written_breaks_the_silence(tmp_path: Path) -> None:
-    write_attempt(tmp_path, 134)
-    (tmp_path / "ranks").mkdir()
-    stop = threading.Event()
-
-    def log() -> None:
-        while not stop.wait(0.1):
-            with (tmp_path / "ranks" / "rank1.log").open("a") as file:
-                file.write("still here\n")
-
-    thread = threading.Thread(target=log)
-    thread.start()
-    outcome = wait_for_run(tmp_path, deadline_s=1.2, poll_s=0.05, quiet_s=0.5)
-    stop.set()
-    thread.join()
-    assert not outcome.ended
 
 
 COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
@@ -159,15 +110,14 @@ def start(
     return changes, said
 
 
-def test_it_is_started_and_started_again_until_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a tool suspends it that holds a cluster to its manifests; a server that is away is asked again."""
+def test_it_is_started_and_started_again_until_it_has_ended(monkeypatch):
     away = ClusterError("no answer")
     looks = (job(), job(suspend=False), away, job(), job(status=COMPLETE))
     changes, said = start(monkeypatch, *looks)
     assert changes == [{"spec": {"suspend": False}}] * 2 and len(said) == 3
 
 
-def test_a_queue_starts_it_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_starts_it_instead(monkeypatch):
     gone = ClusterError("not found", 404)
     looks = (job(), job(labels={QUEUE: "cpus"}), gone)
     changes, said = start(monkeypatch, *looks, queue="cpus")
@@ -175,7 +125,7 @@ def test_a_queue_starts_it_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(said) == 1, "a job that goes away is no failure"
 
 
-def test_an_account_without_the_right_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_account_without_the_right_is_refused(monkeypatch):
     failure = raised(start, monkeypatch, job(), refuses=True)
     assert find_codes(failure) == ["SL-job-not-started"] and "Forbidden" in str(failure)
     failure = raised(start, monkeypatch, ClusterError("not found", 404))

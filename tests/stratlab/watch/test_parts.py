@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from trainer.metrics.tracking import Recorder
 LINE = "step 120/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left"
 
 
-def test_the_line_of_the_contract() -> None:
+def test_the_line_of_the_contract():
     assert parse_progress(LINE) == TrainingProgress(120, 600, 0.4321, 812.0, 78.9, 38)
     assert parse_progress("[1,0]<stdout>:" + LINE) == parse_progress(LINE)
     assert str(parse_progress(LINE)) == LINE
@@ -38,7 +37,7 @@ def test_the_line_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("loss", [0.4321, 1e-9, float("nan")])
-def test_what_the_trainer_really_writes(loss: float, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_trainer_really_writes(loss, caplog):
     caplog.set_level(logging.INFO, "trainer")
     shown = trainer_progress.ProgressLog(600)
     shown.show({"step": 600, "loss": loss, "samples": 64, "step_time_ms": 78.9})
@@ -46,9 +45,7 @@ def test_what_the_trainer_really_writes(loss: float, caplog: pytest.LogCaptureFi
     assert parsed and (parsed.step, parsed.steps, parsed.samples_per_s) == (600, 600, 811.0)
 
 
-def test_slow_ranks_and_what_is_not_finite_as_the_trainer_really_says_it(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
+def test_slow_ranks_and_what_is_not_finite_as_the_trainer_really_says_it(caplog, tmp_path):
     recorder = Recorder(tmp_path / "metrics.jsonl", 1, 10, nodes=("a", "b"))
     recorder._report(30, Straggler(1, 13, 2.04, 51.0))
     recorder.close()
@@ -89,12 +86,12 @@ UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedul
         (build_pod(0, "Failed", reason="Evicted", message="low on disk"), "Failed", "Evicted: low on disk"),
     ],
 )
-def test_a_pod_says_why_it_does_not_run(pod: dict[str, Any], phase: str, note: str) -> None:
+def test_a_pod_says_why_it_does_not_run(pod, phase, note):
     row = build_row(pod)
     assert (row.name, row.phase, row.node, row.note) == ("demo-worker-0", phase, "node-a", note)
 
 
-def test_a_pod_that_was_killed_and_runs_again_says_so() -> None:
+def test_a_pod_that_was_killed_and_runs_again_says_so():
     pod = build_pod(0)
     status = pod["status"]["containerStatuses"][0]
     status |= {"restartCount": 2, "lastState": ended(137, reason="OOMKilled")}
@@ -118,13 +115,13 @@ def said(code: int, reason: str = "r", message: str = "m") -> str:
         (said(12) + "warning after", (10, "Error", "")),
     ],
 )
-def test_the_last_line_that_a_pod_leaves_counts(text: str, found: tuple[int, str, str]) -> None:
+def test_the_last_line_that_a_pod_leaves_counts(text, found):
     end = read_termination(build_pod(1, "Failed", state=ended(10, text)))
     assert end and end.pod == "demo-worker-1" and (end.exit_code, end.reason, end.message) == found
     assert read_termination(build_pod(0)) is None
 
 
-def test_of_a_pod_that_runs_again_the_newest_end_counts() -> None:
+def test_of_a_pod_that_runs_again_the_newest_end_counts():
     pod = build_pod(0, "Failed", state=ended(12, at="2"))
     status = pod["status"]["containerStatuses"][0]
     status["lastState"] = ended(137, at="1")
@@ -143,13 +140,13 @@ def test_of_a_pod_that_runs_again_the_newest_end_counts() -> None:
         ([0, 0], None),
     ],
 )
-def test_the_culprit_is_not_a_survivor(codes: list[int], culprit: int | None) -> None:
+def test_the_culprit_is_not_a_survivor(codes, culprit):
     pods = [build_pod(index, "Failed", state=ended(code, said(code))) for index, code in enumerate(codes)]
     found = find_culprit(filter(None, map(read_termination, pods)))
     assert (found.exit_code if found else None) == culprit
 
 
-def test_a_launcher_speaks_for_its_workers_and_the_first_for_its_like() -> None:
+def test_a_launcher_speaks_for_its_workers_and_the_first_for_its_like():
     pods = [build_pod(index, "Failed", state=ended(index + 2, at=str(9 - index))) for index in (0, 1)]
     launcher = build_pod(0, "Failed", role="launcher", state=ended(143, at="99"))
     for known, code in ((pods, 3), ([*pods, launcher], 143)):
@@ -171,7 +168,7 @@ ADVISED = {
 """What each advice has to name, by exit code."""
 
 
-def test_advice_is_for_the_code_that_the_trainer_has() -> None:
+def test_advice_is_for_the_code_that_the_trainer_has():
     assert ADVISED.keys() == ADVICE.keys() == {code for code in failures.REASONS if 1 < code < 128} | {137}
     for code, named in ADVISED.items():
         assert [other for other, text in ADVICE.items() if named in text] == [code]

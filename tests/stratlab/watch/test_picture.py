@@ -52,12 +52,12 @@ def build_analysis_pod(**containers: str) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"containers": [{}]}, "status": status}
 
 
-def test_pods_are_in_the_order_of_their_numbers() -> None:
+def test_pods_are_in_the_order_of_their_numbers():
     picture = add(build_picture(workers=12), PODS, *map(build_pod, (10, 2, 0)))
     assert [pod["metadata"]["name"][-2:] for pod in picture.training_pods] == ["-0", "-2", "10"]
 
 
-def test_the_attempt_is_what_the_trainer_says_or_more() -> None:
+def test_the_attempt_is_what_the_trainer_says_or_more():
     for said, starts, attempt in ((0, 0, 0), (3, 1, 3), (1, 2, 2)):
         picture = build_picture("Running")
         for number in range(starts):
@@ -69,7 +69,7 @@ def test_the_attempt_is_what_the_trainer_says_or_more() -> None:
         assert picture.attempt == attempt
 
 
-def test_events_of_a_run_come_once_each_and_the_newest_last() -> None:
+def test_events_of_a_run_come_once_each_and_the_newest_last():
     times = {"old": "lastTimestamp", "new": "eventTime", "series": "series", "again": "lastTimestamp"}
     events = {name: build_event("run", "FailedCreatePod", name.replace("again", "old")) for name in times}
     for number, (name, key) in enumerate(times.items()):
@@ -89,20 +89,19 @@ def test_events_of_a_run_come_once_each_and_the_newest_last() -> None:
         ({"analyze": "waiting"}, "pending"),
     ],
 )
-def test_what_the_analysis_does(containers: dict[str, str], state: str) -> None:
+def test_what_the_analysis_does(containers, state):
     picture = add(build_picture("Running"), PODS, build_analysis_pod(**containers))
     assert add(picture, JOBS, build_analysis()).analysis_state == state
     assert ("ImagePullBackOff" in lines.describe_analysis(picture)) is ("waiting" in containers.values())
 
 
-def test_of_two_analyses_the_newer_counts() -> None:
+def test_of_two_analyses_the_newer_counts():
     older, newer = build_analysis("Failed"), build_analysis("Complete")
     newer["metadata"] |= {"name": "demo-analysis-2", "creationTimestamp": "2026-01-02T00:00:00Z"}
     assert add(build_picture("Succeeded"), JOBS, newer, older).analysis_state == "Complete"
 
 
-def test_a_failed_analysis_names_what_to_read() -> None:
-    """Its own log, those of all shares, or that of the Job that should have started it."""
+def test_a_failed_analysis_names_what_to_read():
     failed = add(build_picture("Succeeded"), JOBS, build_analysis("Failed"))
     assert find(failed, "the analysis")[0].endswith(" kubectl logs job/demo-analysis-1 -n lab")
     shares = add(build_picture("Succeeded"), JOBS, build_analysis("Failed") | {"spec": {"completions": 2}})
@@ -115,7 +114,7 @@ def test_a_failed_analysis_names_what_to_read() -> None:
     assert find(never, "the analysis")[0].endswith(" kubectl logs job/demo-waiter-1 -n lab")
 
 
-def test_of_pods_that_are_gone_the_last_one_tells() -> None:
+def test_of_pods_that_are_gone_the_last_one_tells():
     picture = build_picture("Failed")
     for code in (12, 10):
         pod = build_named(str(code), build_pod(0, "Failed", state=ended(code)))
@@ -127,7 +126,7 @@ def test_of_pods_that_are_gone_the_last_one_tells() -> None:
     ("code", "pod", "option"),
     [(10, 1, "--rank 2"), (10, 0, ""), (14, 1, "--rank 2 --previous"), (137, 1, "--rank 2")],
 )
-def test_a_farewell_names_the_log_of_the_culprit(code: int, pod: int, option: str) -> None:
+def test_a_farewell_names_the_log_of_the_culprit(code, pod, option):
     """Ranks 2 and 3 of 4 are in the second pod."""
     pods = build_pod(1 - pod), build_pod(pod, "Failed", state=ended(code))
     picture = add(build_picture("Failed"), PODS, *pods)
@@ -135,8 +134,7 @@ def test_a_farewell_names_the_log_of_the_culprit(code: int, pod: int, option: st
 
 
 @pytest.mark.parametrize(("code", "is_refused"), [(2, True), (3, True), (4, False)])
-def test_a_refused_run_has_no_report_of_its_own(code: int, is_refused: bool) -> None:
-    """It has begun nothing: its analysis found nothing, or another run's folder. After a step it is the trail."""
+def test_a_refused_run_has_no_report_of_its_own(code, is_refused):
     words = f'{{"exit_code": {code}, "message": "TRAINER_LR=6: no"}}'
     for condition, line in (("Complete", "report: "), ("Failed", "the analysis failed")):
         picture = add(build_picture("Failed"), PODS, build_pod(0, "Failed", state=ended(code, words)))
@@ -147,7 +145,7 @@ def test_a_refused_run_has_no_report_of_its_own(code: int, is_refused: bool) -> 
         assert find(picture, line)
 
 
-def test_a_run_that_succeeded_is_compared_with_its_comparison_and_has_no_culprit() -> None:
+def test_a_run_that_succeeded_is_compared_with_its_comparison_and_has_no_culprit():
     picture = add(build_picture("Succeeded"), PODS, build_pod(0, "Failed", state=ended(137)))
     picture.apply_change(LOG, ADDED, LINE.format(9))
     assert find(picture, "next: ") == ["next: stratlab compare c --on-cluster -n lab"]
@@ -174,9 +172,7 @@ def test_a_run_that_succeeded_is_compared_with_its_comparison_and_has_no_culprit
         ("Failed", None, 8, 4, False),
     ],
 )
-def test_how_long_last_words_are_waited_for(
-    condition: str, code: int | None, step: int, seconds: float, told: bool
-) -> None:
+def test_how_long_last_words_are_waited_for(condition, code, step, seconds, told):
     picture = build_picture(condition)
     picture.apply_change(LOG, ADDED, LINE.format(step))
     if code is not None:
@@ -194,9 +190,7 @@ def test_how_long_last_words_are_waited_for(
         ([""], True, True, 0, False),
     ],
 )
-def test_how_long_an_analysis_is_waited_for(
-    conditions: list[str], synced: bool, deleted: bool, seconds: float, due: bool
-) -> None:
+def test_how_long_an_analysis_is_waited_for(conditions, synced, deleted, seconds, due):
     picture = build_picture("Succeeded")
     add(picture, JOBS, *(build_analysis(*filter(None, [each])) for each in conditions))
     if synced:
@@ -206,14 +200,14 @@ def test_how_long_an_analysis_is_waited_for(
     assert session._is_analysis_due(picture, seconds) is due
 
 
-def test_how_many_shares_of_an_analysis_are_done() -> None:
+def test_how_many_shares_of_an_analysis_are_done():
     for done, text in ((2, ", 2 of 3 shares done"), (3, ", 3 shares")):
         job = build_analysis() | {"spec": {"completions": 3, "parallelism": 1}}
         job["status"]["succeeded"] = done
         assert lines.describe_analysis(add(build_picture("Succeeded"), JOBS, job)).endswith(text)
 
 
-def test_a_step_is_told_now_and_then_and_the_last_one_always(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_told_now_and_then_and_the_last_one_always(monkeypatch):
     monkeypatch.setattr(lines, "PROGRESS_EVERY_S", 1e6)
     told: list[str] = []
     shown, picture = lines.Lines(told.append), build_picture("Running")
@@ -225,7 +219,7 @@ def test_a_step_is_told_now_and_then_and_the_last_one_always(monkeypatch: pytest
     assert [line.split()[1] for line in told if line.startswith("step ")] == ["9:", "1/9", "9/9"]
 
 
-def test_a_table_has_the_newest_of_many_events_and_sentences() -> None:
+def test_a_table_has_the_newest_of_many_events_and_sentences():
     picture = build_picture("Running")
     for number in range(7):
         event = build_event("run", "FailedMount", f"[b]event {number}") | {"eventTime": str(number)}
@@ -257,7 +251,7 @@ def test_a_table_has_the_newest_of_many_events_and_sentences() -> None:
     assert "[red]a sentence" in text and "step 3/9" in text
 
 
-def test_who_leaves_hears_what_goes_on() -> None:
+def test_who_leaves_hears_what_goes_on():
     picture = build_picture("Running")
     going = describe_left(picture)
     picture.deleted = True

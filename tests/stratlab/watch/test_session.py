@@ -1,7 +1,4 @@
-"""A watched run from its first to its last change, as its sources bring them; and what the sources ask for.
-
-What a run waits for before its first step, and what helps.
-"""
+"""A watched run from its first to its last change, as its sources bring them; and what the sources ask for."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from tests.stratlab.watch.objects import build_analysis, build_event, build_pod,
 from tests.stratlab.watch.test_picture import LINE, add, build_named, build_picture
 
 
-def test_what_a_run_waits_for_is_said() -> None:
+def test_what_a_run_waits_for_is_said():
     message = "0/1 nodes: Insufficient nvidia.com/gpu."
     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     blocked = build_pod(1, "Pending", conditions=[unscheduled])
@@ -53,18 +50,17 @@ def test_what_a_run_waits_for_is_said() -> None:
         ("0/1 nodes: 1 Insufficient nvidia.com/gpu.", "run.nodes x run.processesPerNode"),
     ],
 )
-def test_what_helps_a_pod_that_does_not_start_is_said(note: str, named: str) -> None:
+def test_what_helps_a_pod_that_does_not_start_is_said(note, named):
     assert named in find_remedy(note, "lab")
 
 
-def test_what_is_known_of_no_remedy_says_none() -> None:
+def test_what_is_known_of_no_remedy_says_none():
     for note in ("CrashLoopBackOff: back-off 10s", "0/1 nodes are available: 1 Insufficient pods.", ""):
         assert find_remedy(note, "lab") == ""
     assert "run.analysis.image" in find_remedy("ImagePullBackOff: x", "lab", is_analysis=True)
 
 
-def test_an_image_that_cannot_be_pulled_is_told_once_with_what_helps() -> None:
-    """Kubernetes has two reasons for it, which take turns."""
+def test_an_image_that_cannot_be_pulled_is_told_once_with_what_helps():
     said: list[str] = []
     lines = Lines(said.append)
     for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
@@ -109,7 +105,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, updates: Iterable[Update], **option
     return code, picture, said
 
 
-def test_a_run_that_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_succeeds(monkeypatch):
     waiting = (JOBS, ADDED, build_named("job", build_analysis()))
     updates = [
         run(),
@@ -135,7 +131,7 @@ def test_a_run_that_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert watched(monkeypatch, [(PODS, SYNCED, {}), waiting, run("Succeeded")], analysis=False)[0] == 0
 
 
-def test_a_run_that_fails_ends_with_the_trainers_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_ends_with_the_trainers_code(monkeypatch):
     monkeypatch.setattr(session, "SURVIVORS", (134,))
     message = json.dumps({"exit_code": 10, "reason": "out of memory", "message": "rank 2: boom"})
     before = [(PODS, SYNCED, {}), (JOBS, SYNCED, {}), run("Running"), pod(0), pod(1), run("Failed")]
@@ -148,13 +144,13 @@ def test_a_run_that_fails_ends_with_the_trainers_code(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("source", [PODS, WORKLOAD])
-def test_neither_pods_nor_the_run_may_be_forbidden(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+def test_neither_pods_nor_the_run_may_be_forbidden(monkeypatch, source):
     with pytest.raises(ClusterError) as failure:
         watched(monkeypatch, [(REFUSED, source, "not for you")])
     assert str(failure.value) == "not for you"
 
 
-def test_what_is_asked_of_the_cluster_is_about_this_run_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_of_the_cluster_is_about_this_run_and_no_other(monkeypatch):
     asked: dict[str, Any] = {}
 
     def watch(connection: Any, path: str, query: Any, patience: Any) -> Iterator[Any]:
@@ -183,8 +179,7 @@ def test_what_is_asked_of_the_cluster_is_about_this_run_and_no_other(monkeypatch
     }
 
 
-def test_what_a_thread_dies_of_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would wait for ever for what that thread was to bring."""
+def test_what_a_thread_dies_of_ends_the_watch(monkeypatch):
 
     def break_down(*arguments: Any) -> Any:
         yield from ()
@@ -195,9 +190,7 @@ def test_what_a_thread_dies_of_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -
         session.watch_run(CONNECTION, build_picture(), Lines(print))
 
 
-def test_a_release_is_awaited_and_one_that_never_comes_is_told_with_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_release_is_awaited_and_one_that_never_comes_is_told_with_the_others(monkeypatch):
     late = Workload(APIS["trainjob"], build_named("late", build_run("Created")))
     changes = {late.api.path("lab"): [(SYNCED, {}), (ADDED, late.object)]}
     monkeypatch.setattr(session, "watch", lambda connection, path, *_: iter(changes.get(path, [])))
@@ -212,7 +205,7 @@ def test_a_release_is_awaited_and_one_that_never_comes_is_told_with_the_others(
     assert "demo (Created)" in str(failure)
 
 
-def test_events_of_this_run_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_this_run_and_of_no_other(monkeypatch):
     events = [
         build_event("run", "FailedCreatePod", "quota\nexceeded", count=3)
         | {"metadata": {"uid": "1", "name": "a"}},
@@ -237,9 +230,7 @@ def test_events_of_this_run_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> 
         ({"FORCE_COLOR": "1", "TERM": "dumb"}, Lines),  # cannot draw anything anew
     ],
 )
-def test_a_table_is_drawn_on_a_terminal_and_nowhere_else(
-    monkeypatch: pytest.MonkeyPatch, env: dict[str, str | None], kind: type
-) -> None:
+def test_a_table_is_drawn_on_a_terminal_and_nowhere_else(monkeypatch, env, kind):
     seen: list[Any] = []
 
     def watch_run(connection: Any, workload: Any, display: Any, *, analysis: bool) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,7 +34,7 @@ from tests.stratlab_spec.memory.operations_files import (
 WANTED = {"model": "qwen2.5-3b", "strategy": "fsdp", "seq_len": "2048"}
 
 
-def test_what_grows_evenly_is_scaled_exactly(tmp_path: Path) -> None:
+def test_what_grows_evenly_is_scaled_exactly(tmp_path):
     file = make_file(tmp_path)
     for layers, rows, ranks in product((3, 36), (1, 2, 3, 100), (2, 8, 60)):
         peak = file.peak(rows, ranks, layers)
@@ -46,8 +45,7 @@ def test_what_grows_evenly_is_scaled_exactly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("stages", "first", "last"), [(1, 4, 3), (2, 2 + 2, 2 + 1)])
-def test_a_rank_holds_the_layers_of_its_stages(stages: int, first: int, last: int) -> None:
-    """Seven layers on two ranks: what is left over goes to the first stages."""
+def test_a_rank_holds_the_layers_of_its_stages(stages, first, last):
     sample = Sample(layers=8, rows=1, ranks=2, rank=0, axes={"pp": 2}, windows={"forward": {}})
     ends = [sample.model_copy(update={"rank": rank}).own_layers(7, stages) for rank in (0, 1)]
     assert ends == [first, last]
@@ -68,9 +66,7 @@ def test_a_rank_holds_the_layers_of_its_stages(stages: int, first: int, last: in
         ({"seed": "0"}, 8, {"known": [*WANTED]}, ""),  # as it was when it was not there
     ],
 )
-def test_a_file_answers_for_its_own_settings(
-    tmp_path: Path, change: dict[str, str], ranks: int, others: dict[str, Any], missed: str
-) -> None:
+def test_a_file_answers_for_its_own_settings(tmp_path, change, ranks, others, missed):
     file = make_file(tmp_path, **others)
     question = ask(WANTED | change, ranks)
     told = "".join(file.misses(question)).replace(" (wanted", "").replace(")", "")
@@ -79,7 +75,7 @@ def test_a_file_answers_for_its_own_settings(
         assert not [*file.misses(ask(WANTED, global_batch=8))], "a step of one micro-batch"
 
 
-def test_a_setting_left_out_has_its_default_or_is_as_counted(tmp_path: Path) -> None:
+def test_a_setting_left_out_has_its_default_or_is_as_counted(tmp_path):
     short = {"model": "qwen2.5-3b", "strategy": "fsdp"}
     file = make_file(tmp_path)
     assert len([*file.misses(ask(short))]) == 1 and not [*file.misses(ask(short, whole=False))]
@@ -103,21 +99,20 @@ VIT = {"model": "vit_huge", "dataset": "synthetic", "precision": "bf16", "strate
         ({"precision": "auto"}, 8, "vit_huge-ddp-8"),
     ],
 )
-def test_a_run_finds_its_file(settings: dict[str, Any], ranks: int, found: str | None) -> None:
+def test_a_run_finds_its_file(settings, ranks, found):
     batch = {"micro_batch_size": 32, "global_batch_size": 4096}
     config = Config(**{"run": "try", **VIT, **batch, **settings})
     file = find_operations([*read_operations([SHIPPED])], ask_of_run(config, ranks, min(ranks, 8)))
     assert (file and file.path.stem) == found
 
 
-def test_a_file_of_a_cpu_s_rules_answers_on_a_cpu_alone(tmp_path: Path) -> None:
-    """There it goes first; where there is none, one of CUDA's tells what was foreseen."""
+def test_a_file_of_a_cpu_s_rules_answers_on_a_cpu_alone(tmp_path):
     gpu, cpu, question = make_file(tmp_path), make_file(tmp_path, rules=CPU), ask(WANTED)
     assert find_operations([gpu], question, CPU) is gpu and find_operations([gpu, cpu], question, CPU) is cpu
     assert find_operations([cpu, gpu], question) is gpu and find_operations([cpu], question) is None
 
 
-def test_a_damaged_file_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_with_its_place(tmp_path):
     content = json.loads((SHIPPED / "vit_huge-ddp-8.json").read_text())
     newer = json.dumps(content | {"schema_version": 9})
     path = tmp_path / "damaged.json"
@@ -132,7 +127,7 @@ def test_a_damaged_file_is_refused_with_its_place(tmp_path: Path) -> None:
     assert [each.path for each in left_out] == [path]
 
 
-def test_a_nought_is_told_as_what_it_means() -> None:
+def test_a_nought_is_told_as_what_it_means():
     assert describe_setting("vit_huge", "image_size", 64) == "64"
     assert "224" in describe_setting("vit_huge", "image_size", 0)
     for name in ("image_size", "model_layers"):
@@ -147,7 +142,7 @@ WHOLE = {
 """Of shipped files, what the report calls them where it is not model and strategy."""
 
 
-def test_shipped_files_give_the_peaks_that_were_counted_whole() -> None:
+def test_shipped_files_give_the_peaks_that_were_counted_whole():
     """reports/memory.json: all layers, four rows or 32 images, on eight ranks."""
     whole = json.loads(Path("reports/memory.json").read_text())["facts"]["configurations"]
     compared = 0

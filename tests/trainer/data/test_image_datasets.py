@@ -90,6 +90,17 @@ def test_columns_that_do_not_fit_are_named(tmp_path, features, settings, codes, 
     assert find_codes(failure.value) == codes and told in str(failure.value)
 
 
+@pytest.mark.parametrize(
+    "kind", [datasets.Value("binary"), {"bytes": datasets.Value("binary")} | {"path": TEXT}]
+)
+def test_the_only_column_of_files_holds_the_images(kind, tmp_path):
+    cells = [{"bytes": each, "path": None} if isinstance(kind, dict) else each for each in pngs(20)]
+    features = datasets.Features({"scan": kind, "id": TEXT, "label": ABC})
+    rows = {"scan": cells, "id": ["x"] * 20, "label": [0, 1] * 10}
+    save(tmp_path / "t", train=datasets.Dataset.from_dict(rows, features=features))
+    assert sum(sizes(opened(tmp_path / "t", 8))) == 20
+
+
 def test_what_is_no_data_set_is_refused(tmp_path, monkeypatch):
     def find_none(name):
         raise ConnectionError(f"no {name} here")

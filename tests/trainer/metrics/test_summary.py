@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from stratlab_spec.models.decoder import SHAPES, count_flops_per_token
+from stratlab_spec.models.decoder import count_flops_per_token
+from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.settings.config import Config
 from stratlab_spec.timed_steps import COUNTS, TIMES, TimedSteps, TrainedStep
 from trainer.distributed.world import World

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import inspect
-import sys
 from math import prod
 
 import pytest
@@ -11,8 +9,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from stratlab_spec.models import decoder as decoder_shapes
-from stratlab_spec.models.decoder import SHAPES, count_flops_per_token, count_parameters, weight_shapes
-from stratlab_spec.models.decoder_config import shape_of_json
+from stratlab_spec.models.decoder import count_flops_per_token, count_parameters, weight_shapes
+from stratlab_spec.models.decoder_json import shape_of_json
+from stratlab_spec.models.decoder_presets import SHAPES
+from stratlab_spec.settings.config import ConfigError
+from tests.codes import find_codes
 from tests.trainer.models.small_decoder import (
     SEQ,
     build,
@@ -22,12 +23,8 @@ from tests.trainer.models.small_decoder import (
     settings,
 )
 from trainer.models.chunked_cross_entropy import CHUNK_TOKENS
-from trainer.models.decoder import describe
+from trainer.models.decoder import Decoder, build_hugging_face, describe
 from trainer.models.decoder_build import KEPT, build_decoder
-
-
-def small_of(family: str):
-    return next(shape for shape in SHAPES.values() if shape.family == family and shape.layers == 4)
 
 
 @pytest.mark.parametrize(
@@ -44,73 +41,61 @@ def test_names_and_shapes_are_those_of_the_real_module(name, lora_rank):
     assert shape_of_json(describe(shape).to_dict() | words, "x") == shape
 
 
-# words of a tokenizer, initial weights, and where it was written
-INERT = {"bos_token_id", "eos_token_id", "initializer_range", "transformers_version"}
-# held to the shape by stratlab_spec/models/decoder_config.py, whose check reads the configuration that is built
-READ_BACK = {"hidden_act", "attention_bias", "decoder_sparse_step", "mlp_only_layers", "layer_types"}
-
-
-@pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
-def test_no_default_of_a_family_goes_in_unseen(family, monkeypatch):
-    transformers = sys.modules["transformers"]  # which is not always what was imported first
-    row = decoder_shapes.FAMILIES[family]
-    known = set(inspect.signature(getattr(transformers, row.configuration)).parameters)
-    shared = set(inspect.signature(transformers.PretrainedConfig).parameters)
-    given: dict[str, object] = {}
-    monkeypatch.setattr(transformers, row.configuration, lambda **arguments: given.update(arguments))
-    describe(small_of(family))
-    unseen = known - shared - set(given) - INERT - READ_BACK - set(row.inert)
-    assert not unseen, f"{sorted(unseen)}: the row in FAMILIES must switch it off, or call it inert"
-    # head_dim: Qwen2's modules read it where it is there
-    assert set(given) - known - shared <= {"head_dim", "attn_implementation"}
-
-
-@pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
-def test_what_a_family_calls_inert_changes_no_logit(family):
-    for argument in decoder_shapes.FAMILIES[family].inert:
-        logits = []
-        for change in (False, True):
-            configuration = describe(small_of(family))
-            if change:
-                given = getattr(configuration, argument)
-                arguments = {**configuration.to_dict(), argument: another(given)}
-                configuration = type(configuration)(**arguments)
-                assert getattr(configuration, argument) != given, "the same again"
-            configuration._attn_implementation = "eager"
-            torch.manual_seed(0)
-            model = getattr(transformers, decoder_shapes.FAMILIES[family].model)(configuration)
-            drawn = torch.Generator().manual_seed(1)
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.copy_(torch.randn(parameter.shape, generator=drawn) / 8)
-                logits.append(model(input_ids=torch.arange(24)[None]).logits)
-        assert torch.equal(*logits), f"{argument} is not inert: FAMILIES[{family!r}] must switch it off"
-
-
-def another(value):
-    """Of the same kind: 28 -> 1, 0.1 -> 0.6, [1, 1, 0] -> [0, 0, 1]."""
-    if isinstance(value, (list, tuple)):
-        return [another(each) for each in value]
-    if isinstance(value, bool) or value in (0, 1):
-        return type(value)(not value)
-    return value + 0.5 if isinstance(value, float) else 1
-
-
 SPARSE = {
-    *("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"),
-    *("head_dim", "intermediate_size", "vocab_size", "num_local_experts", "num_experts_per_tok"),
-    "moe_intermediate_size",
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 7,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
 }
+SPARSE |= {"vocab_size": 320, "num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
 @pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
 def test_what_a_config_json_does_not_say_is_what_transformers_takes(family):
-    said = describe(small_of(family)).to_dict()
-    sparse = {name: said[name] for name in SPARSE & said.keys()}
-    whole = getattr(transformers, decoder_shapes.FAMILIES[family].configuration)(**sparse).to_dict()
-    # a window is refused only where it is said
-    whole |= {"sliding_window": None, "layer_types": None, "use_sliding_window": False}
-    assert shape_of_json(sparse, "x") == shape_of_json(whole, "x"), f"FAMILIES[{family!r}].unsaid"
+    """Also which layers have a window."""
+    sparse = {name: size for name, size in SPARSE.items() if (family, name) != ("gpt2", "intermediate_size")}
+    if family == "gpt2":  # has as many of both, and another name
+        sparse["num_key_value_heads"] = 4
+    whole = transformers.CONFIG_MAPPING[family](**sparse).to_dict()
+    assert shape_of_json({"model_type": family, **sparse}, "x") == shape_of_json(whole, "x"), (
+        f"FAMILIES[{family!r}].unsaid"
+    )
+
+
+def test_nothing_is_dropped_in_training_and_an_export_says_the_rates_again():
+    content = {"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 30}
+    found = describe(shape_of_json(content | {"attn_pdrop": 0.2}, "x"))
+    assert (found.attn_pdrop, found.resid_pdrop, found.embd_pdrop) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "codes"),
+    [
+        ({"model_type": "olmo3"}, []),
+        ({"model_type": "cohere", "logit_scale": 0.25}, []),
+        ({"model_type": "granite", "logits_scaling": 8.0}, []),
+        ({"model_type": "deepseek_v3"}, []),
+        ({"model_type": "opt"}, ["SL-decoder-logits"]),
+        ({"model_type": "llama4_text"}, ["SL-decoder-layers"]),
+        ({"model_type": "falcon"}, ["SL-decoder-build"]),
+        ({"model_type": "mamba"}, ["SL-decoder-layers"]),
+        ({"model_type": "bloom"}, ["SL-decoder-attention"]),
+        ({"model_type": "phi"}, ["SL-decoder-head"]),
+        ({"model_type": "t5"}, ["SL-decoder-class"]),
+        ({"model_type": "nothing"}, ["SL-decoder-unknown"]),
+    ],
+)
+def test_any_decoder_of_transformers_is_built_or_refused_by_name(content, codes):
+    small = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "vocab_size": 30}
+    shape = shape_of_json({**small, "intermediate_size": 64, **content}, "x")
+    with torch.device("meta"):
+        if codes:
+            with pytest.raises(ConfigError) as caught:
+                build_hugging_face(shape)
+            assert find_codes(caught.value) == codes
+        else:
+            assert Decoder(build_hugging_face(shape), shape, packed=True, seq_len=8).shape.counted
 
 
 @pytest.mark.parametrize("name", ["qwen_tiny", "qwen_moe_tiny"])

@@ -88,7 +88,7 @@ def test_a_document_before_the_part_has_keys_and_no_queries():
     assert spans.longest == 5  # no more than there are keys
 
 
-def compare(documents, part=(0, 1), kv_heads=2, scaling=None, spans=None):
+def compare(documents, part=(0, 1), kv_heads=2, scaling=None, spans=None, window=0):
     """Output and gradients of q, k, v by varlen, each as its largest difference from the mask's."""
     source = torch.Generator().manual_seed(5)
     queries, end = TOKENS // part[1], TOKENS // part[1] * (part[0] + 1)
@@ -98,20 +98,39 @@ def compare(documents, part=(0, 1), kv_heads=2, scaling=None, spans=None):
     found = []
     for path in (MASK, VARLEN):
         parts = [tensor.clone().requires_grad_() for tensor in given]
-        made = packing.BUILDERS[path](documents[:, :end], end - queries, torch.float32, BOUNDS)
+        made = packing.BUILDERS[path](documents[:, :end], end - queries, torch.float32, BOUNDS, (window,))
         with on_varlen():
-            out = causal_attention(*parts, spans(made) if spans and path == VARLEN else made, 0.0, scaling)
+            out = causal_attention(
+                *parts, spans(made) if spans and path == VARLEN else made, 0.0, scaling, window
+            )
         out.backward(upstream)
         found.append([out.detach(), *(tensor.grad for tensor in parts)])
     return [float((a - b).abs().max()) for a, b in zip(*found, strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("name", "kv_heads", "part", "scaling"),
-    [("one", 1, (0, 1), None), ("many", 2, (1, 2), 0.7), ("padding", 4, (2, 4), None)],
+    ("name", "kv_heads", "part", "scaling", "window"),
+    [
+        ("one", 1, (0, 1), None, 0),
+        ("many", 2, (1, 2), 0.7, 0),
+        ("padding", 4, (2, 4), None, 0),
+        ("one", 2, (0, 1), None, 2),
+        ("many", 2, (1, 2), None, 3),
+    ],
 )
-def test_varlen_is_the_mask_forward_and_backward(name, kv_heads, part, scaling):
-    assert max(compare(torch.tensor(DOCUMENTS[name]), part, kv_heads, scaling)) < 1e-5
+def test_varlen_is_the_mask_forward_and_backward(name, kv_heads, part, scaling, window):
+    assert max(compare(torch.tensor(DOCUMENTS[name]), part, kv_heads, scaling, window=window)) < 1e-5
+
+
+def test_a_window_ends_at_the_query_and_inside_its_document():
+    narrow = build_mask(torch.tensor([[0, 0, 0, 0, 4]]), 0, torch.float32, BOUNDS, (2,)).bias_of(2)
+    assert [(row == 0).nonzero().flatten().tolist() for row in narrow[0, 0]] == [
+        [0],
+        [0, 1],
+        [1, 2],
+        [2, 3],
+        [4],
+    ]
 
 
 LENGTHS = (5, 9, 7)

@@ -37,7 +37,7 @@ def varlen_attn(
     enable_gqa: bool = False,
 ) -> Tensor:
     """As torch 2.13 has it, as far as training goes; query [token, head, dim], key and value [token, kv head, dim]."""
-    assert return_aux is None and window_size == (-1, 0), "causal, and the output alone"
+    assert return_aux is None and window_size[1] == 0, "causal, and the output alone"
     assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32 and len(cu_seq_q) == len(cu_seq_k)
     assert query.dtype == key.dtype == value.dtype
     heads, kv_heads, dim = query.shape[1], key.shape[1], query.shape[2]
@@ -54,6 +54,8 @@ def varlen_attn(
         )  # [head, token, dim]
         later = (end_key - first_key) - (end - first)  # the last query is as far as the last key
         seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(later)
+        if window_size[0] >= 0:
+            seen = seen.triu(later - window_size[0])
         scores = q @ k.transpose(1, 2) * (dim**-0.5 if scale is None else scale)
         weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
         rest = torch.full((end - known, heads, dim), float("nan"), dtype=query.dtype)

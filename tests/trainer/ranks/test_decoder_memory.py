@@ -9,7 +9,7 @@ import dataclasses
 
 from stratlab_spec.layout.parallel_dims import resolve_layout
 from stratlab_spec.memory.model_state import describe_ranks
-from stratlab_spec.models.decoder import SHAPES
+from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.settings.config import Config
 from tests.ranks import run_ranks
 

@@ -82,7 +82,7 @@ def test_a_language_model_runs_as_alone_and_its_loss_falls(finished):
 
 def check_files(folder: Path) -> None:
     summary, config = read(folder, "summary.json"), read(folder, "config.json")
-    promised = Path("docs/run_directory.md").read_text()
+    promised = Path("docs/formats.md").read_text()
     assert [field for field in summary if f'"{field}"' not in promised] == []
     assert summary["tokens_per_s"] >= summary["useful_tokens_per_s"] > 0
     assert summary["mfu_pct"] is None and summary["mfu_literature_pct"] is None  # no peak is known for a CPU

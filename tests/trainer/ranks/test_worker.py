@@ -1,4 +1,4 @@
-"""The real worker in forked ranks: is the run directory what docs/run_directory.md promises? Here of ddp; of every
+"""The real worker in forked ranks: is the run directory what docs/formats.md promises? Here of ddp; of every
 strategy in tests/nightly/trainer/test_runs.py.
 
 A student learns from a finished run: real workers; what is recorded. What is resumed: tests/nightly/trainer.
@@ -126,7 +126,7 @@ def check_summary(folder: Path) -> None:
     assert told == {name: (summary | sent)[name] for name in told}
     assert (summary["comm_exposed_pct"] == 0) == (count_ranks(folder) == 1)
     assert summary["mfu_pct"] is None and summary["backend"] == "gloo"  # no peak is known for a CPU
-    promised = Path("docs/run_directory.md").read_text()
+    promised = Path("docs/formats.md").read_text()
     assert [name for name in summary if f'"{name}"' not in promised] == []
 
 

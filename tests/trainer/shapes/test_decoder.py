@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.models.decoder import (
-    SHAPES,
+    FAMILIES,
     count_flops_per_token,
     count_matmul_parameters,
     count_parameters,
+    parameter_shapes,
     split_layers,
 )
-from stratlab_spec.models.decoder_config import decoder_problems, read_shape, shape_of_json
+from stratlab_spec.models.decoder_config import decoder_problems, read_shape
+from stratlab_spec.models.decoder_json import shape_of_json
+from stratlab_spec.models.decoder_presets import SHAPES, TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import VIT, image_size_problem, model_problems, read_vit_shape
 from stratlab_spec.registry import DECODER_SIZES, SIZES, VIT_SIZES
 from stratlab_spec.settings.config import Config, ConfigError
@@ -52,12 +56,40 @@ def refused(content) -> list[str]:
     return find_codes(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [("qwen2.5-0.5b", 494_032_768), ("qwen2.5-3b", 3_085_938_688), ("qwen3-30b-a3b", 30_532_122_624)],
-)
+PARAMETERS = {
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-3.1-8b": 8_030_261_248,
+    "mistral-7b": 7_248_023_552,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-3-4b": 3_880_263_168,
+    "phi-3-mini": 3_821_079_552,
+    "olmo-2-7b": 7_298_617_344,
+    "gpt2": 124_439_808,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "gpt-oss-20b": 20_914_757_184,
+}
+
+
+@pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
 def test_published_numbers_of_parameters(name, parameters):
+    """Counted without torch, and in the class that transformers builds."""
     assert count_parameters(SHAPES[name]) == parameters
+    decoder = build_decoder(settings(model=name), empty=True)
+    assert {n: tuple(p.shape) for n, p in decoder.named_parameters()} == parameter_shapes(SHAPES[name])
+
+
+def test_every_text_model_has_a_shape_and_each_but_the_tiny_ones_an_address():
+    assert set(SHAPES) == set(TEXT_MODELS)
+    assert {shape.family for shape in SHAPES.values()} == set(FAMILIES)
+    assert set(SHAPES) - set(TEXT_HUB_IDS) == {"qwen_tiny", "qwen_moe_tiny"}
 
 
 def test_published_configurations_give_the_presets(tmp_path):
@@ -90,35 +122,48 @@ def test_every_part_that_is_not_built_is_named_at_once():
     wrong = {
         "vocab_size": (None, "SL-decoder-json-incomplete"),
         "num_local_experts": (None, "SL-decoder-json-incomplete"),
-        "use_sliding_window": (True, "SL-decoder-window-switch"),
-        "rope_parameters": ({"rope_type": "yarn"}, "SL-decoder-rope"),
-        "hidden_act": ("gelu", "SL-decoder-activation"),
+        "rope_parameters": ({"rope_type": "longrope"}, "SL-decoder-rope"),
+        "layer_types": (["linear_attention"], "SL-decoder-layer-types"),
         "decoder_sparse_step": (2, "SL-decoder-sparse-step"),
-        "attention_bias": (True, "SL-decoder-bias"),
-        "output_router_logits": (True, "SL-decoder-part"),
+        "use_bidirectional_attention": (True, "SL-decoder-bidirectional"),
+        "is_encoder_decoder": (True, "SL-decoder-encoder"),
     }
     content = QWEN_MOE | {name: value for name, (value, _) in wrong.items()}
     assert refused(content) == [code for _, code in wrong.values()]
-    assert refused({"model_type": "bert"}) == ["SL-decoder-family"]
-    assert refused(QWEN | {"attention_bias": False}) == ["SL-decoder-bias"]
+    assert refused({}) == ["SL-decoder-family"]
+
+
+GEMMA3 = {"model_type": "gemma3_text", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 7}
 
 
 @pytest.mark.parametrize(
-    ("said", "codes"),
+    ("content", "windows"),
     [
-        ({"use_sliding_window": True, "sliding_window": 8}, ["SL-decoder-window-switch"]),
-        ({"sliding_window": 8}, ["SL-decoder-window"]),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, ["SL-decoder-layer-types"]),
-        ({"sliding_window": None, "layer_types": ["full_attention"]}, []),
-        ({"use_sliding_window": False, "sliding_window": 8, "layer_types": None}, []),
+        (
+            QWEN | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 34},
+            (0,) * 34 + (8, 8),
+        ),
+        (QWEN | {"sliding_window": 8}, ()),  # switched off
+        (GEMMA3 | {"model_type": "mistral", "num_attention_heads": 2, "sliding_window": 8}, (8,) * 7),
+        (GEMMA3, (4096,) * 5 + (0, 4096)),
+        ({"model_type": "gemma3", "vision_config": {}, "text_config": GEMMA3}, (4096,) * 5 + (0, 4096)),
+        (
+            GEMMA3 | {"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]},
+            (0, 4096),
+        ),
     ],
 )
-def test_a_layer_that_looks_at_a_window_is_refused_however_it_is_said(said, codes):
-    content = {name: value for name, value in QWEN.items() if "sliding" not in name} | said
-    if codes:
-        assert refused(content) == codes
-    else:
-        assert shape_of_json(content, "x") == SHAPES["qwen2.5-3b"]
+def test_which_layers_have_a_window_however_it_is_said(content, windows):
+    assert shape_of_json({"vocab_size": 9, **content}, "x").windows == windows
+
+
+def test_a_window_saves_operations():
+    """Of 7 layers 6 look at 16 of 64 tokens; pairs of a row by hand: 64 * 64 / 2 in one, 16 * 16 / 2 + 48 * 16."""
+    shape = shape_of_json(GEMMA3 | {"sliding_window": 16, "vocab_size": 10}, "x")
+    whole = dataclasses.replace(shape, windows=())
+    with_window, without = (count_flops_per_token(s, 64, causal=True) for s in (shape, whole))
+    pairs = 64 * 64 / 2 - (16 * 16 / 2 + 48 * 16)
+    assert without - with_window == pytest.approx(12 * shape.queries * 6 * pairs / 64)
 
 
 def test_rules_between_model_and_settings(tmp_path):

@@ -136,9 +136,10 @@ ATTENTION = 12 * 3 * 8 * 64  # 12 L H Q T
     ("lora_rank", "teacher", "per_weight", "attention"),
     [(0, None, 6, ATTENTION), (4, None, 4, ATTENTION), (0, SHAPE, 6 + 2, ATTENTION + ATTENTION / 3)],
 )
-def test_a_token_s_operations_by_hand(lora_rank, teacher, per_weight, attention):
+def test_a_token_s_operations_by_hand(lora_rank, teacher, per_weight, attention, monkeypatch):
     config = Config(run="try", model="qwen_tiny", seq_len=64, lora_rank=lora_rank)
-    task = SimpleNamespace(_config=config, _shape=SHAPE, _teacher_shape=teacher)
+    task = SimpleNamespace(_config=config, _teacher_shape=teacher)
+    monkeypatch.setattr("trainer.tasks.text_task.find_decoder", lambda _: SimpleNamespace(shape=SHAPE))
     found = TextTask.cost(task, None)  # type: ignore[arg-type]
     assert found["flops_per_token"] == per_weight * WEIGHTS + attention / 2
     assert found["flops_per_token_literature"] == per_weight * WEIGHTS + attention

@@ -1,13 +1,13 @@
-"""Read questions and answers in MetaMathQA's columns from the hub, a folder or a file, and split them once.
+"""Read a text data set from the hub, a folder or a file, and split it once.
 
-`load_questions` returns the splits; `check_given` checks the columns without reading documents. The built-in data set
+`load_texts` returns the splits; `check_given` checks the columns without reading documents. The built-in data set
 `arithmetic` generates word problems in MetaMathQA's columns and style from their index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError, hint_of_dataset
 from trainer.data.files import as_tables, walk_files
 from trainer.data.images import SPLIT_SEED
-from trainer.data.text.local_files import ORIGINAL, QUERY, RESPONSE, TO_UTF_8, describe_cast, open_local
+from trainer.data.text.local_files import READ, TO_UTF_8, describe_cast, open_local
+from trainer.data.text.text_form import BUILT_IN, ORIGINAL, TextForm, Turns, find_form, name_columns
 
 ORIGINALS = 2000
 VERSION = 1  # increment it when a text changes: the names of caches include it
@@ -34,7 +35,7 @@ Asked = tuple[tuple[str, str], str, tuple[str, str]]
 def generate_arithmetic() -> list[dict[str, str]]:
     """Return 4000 rows of `query`, `response`, `type`, `original_question`: 2000 questions in two phrasings.
 
-    Short questions follow MetaMathQA's MATH part, where the answer ends with "The answer is: n". Stories of one to
+    Short questions follow MetaMathQA's MATH part: answers end with "The answer is: n". Stories of one to
     four sums follow its GSM8K part, with "#### n" before that. As bytes in chat form, a row has 49 to 180 tokens.
     """
     return [row for index in range(ORIGINALS) for row in _ask_twice(index)]
@@ -77,20 +78,30 @@ TEST_FRACTION = 0.05
 SPLITS = ("train", "validation", "test")
 
 
-@dataclass(frozen=True)
-class Questions:
-    """One split; `read` returns (queries, responses) of indices into the split of the source."""
+READ_AT_ONCE = 10_000  # rows, while looking for their questions
 
-    read: Callable[[NDArray[np.int64]], tuple[list[Any], list[Any]]]
+
+@dataclass(frozen=True)
+class Texts:
+    """One split; `read` returns the turns of indices into the split of the source, None without a text."""
+
+    read: Callable[[NDArray[np.int64]], list[Turns | None]]
     indices: NDArray[np.int64]
+    form: TextForm
+    where: str
+    """name in messages"""
 
     def __len__(self) -> int:
         return len(self.indices)
 
+    def take(self, indices: NDArray[np.int64]) -> Texts:
+        """Return these rows of the source."""
+        return replace(self, indices=indices)
 
-def load_questions(
+
+def load_texts(
     config: Config, revision: str | None = None, tell: Callable[[str], None] = lambda sentence: None
-) -> dict[str, Questions]:
+) -> dict[str, Texts]:
     """Return the splits train, validation and test of `dataset_path` or `dataset`.
 
     A split `test` (else `validation`) is the test split; without either, 5 % of the documents of `train` are held out.
@@ -98,34 +109,34 @@ def load_questions(
     Questions with the same `original_question` are held out together: MetaMathQA rephrases each question many times.
     A model must not be tested on a rephrased training question. At most `train_samples` remain for training.
 
-    Calls `tell` with the unused columns and splits, and with the overlap of held-out splits and training.
+    Calls `tell` with the form, the unused columns and splits, and the overlap of held-out splits and training.
 
     Raises:
-        ConfigError: columns are absent or do not hold text.
+        ConfigError: the columns have no known form, or do not hold text.
         DataMissing: the data set does not exist, files are unsupported, or a split has no documents.
     """
     if is_built_in(config):
         tables: dict[str, Any] = {"train": generate_arithmetic()}
+        forms = {"train": BUILT_IN}
     else:
         tables = _open(config, revision)
-        _check_columns(config, tables)
+        forms = _find_forms(config, tables)
     train_name = "train" if "train" in tables else next(iter(tables))
     sources = {
-        name: _Source(table, f"{config.dataset_setting}: split {name!r}") for name, table in tables.items()
+        name: _Source(table, f"{config.dataset_setting}: split {name!r}", forms[name])
+        for name, table in tables.items()
     }
     train = sources[train_name].whole()
     given = {name: source.whole() for name, source in sources.items() if name != train_name}
     if not is_built_in(config):
-        columns = [each for each in tables[train_name].features if each not in (QUERY, RESPONSE, ORIGINAL)]
-        if columns:
-            tell(f"unused columns of the data set: {_name_columns(columns)}")
-        if unused := [name for name in tables if name not in (train_name, "validation", "test")]:
-            tell(f"unused splits of the data set: {', '.join(unused)}")
+        for sentence in _describe(tables, forms, train_name):
+            tell(sentence)
     test = given.get("test") or given.get("validation")
-    groups = sources[train_name].groups()
+    questions = sources[train_name].questions()
+    groups = sources[train_name].groups(questions)
     for name in given.keys() & {"validation", "test"}:
-        known, asked = set(sources[train_name].queries()), sources[name].queries()
-        if repeated := sum(query in known for query in asked):
+        known, asked = set(questions), sources[name].questions()
+        if repeated := sum(question in known for question in asked):
             tell(f"{name}: {repeated} of {len(asked)} questions are also in the training split")
     if test is None:
         train, test = _hold_out(train, groups, round(len(groups) * TEST_FRACTION))
@@ -133,7 +144,7 @@ def load_questions(
     if validation is None:
         train, validation = _hold_out(train, groups, round(len(train) * config.validation_fraction))
     if config.train_samples:
-        train = Questions(train.read, train.indices[: config.train_samples])
+        train = train.take(train.indices[: config.train_samples])
     splits = dict(zip(SPLITS, (train, validation, test), strict=True))
     for name, split in splits.items():
         if not len(split):
@@ -146,14 +157,39 @@ def load_questions(
     return splits
 
 
-def check_given(config: Config) -> None:
-    """Raise unless `dataset_path` can be opened and has the columns; documents are not read.
+def check_given(config: Config) -> list[str]:
+    """Return how the data set is read; documents are not read.
 
     Raises:
-        ConfigError: columns are absent or do not hold text.
+        ConfigError: the columns have no known form, or do not hold text.
         DataMissing: the data set does not exist.
     """
-    _check_columns(config, _open(config, None))
+    tables = _open(config, None)
+    return [*_describe(tables, _find_forms(config, tables), next(iter(tables)))]
+
+
+def _describe(tables: dict[str, Any], forms: dict[str, TextForm], train_name: str) -> Iterator[str]:
+    yield from forms[train_name].describe()
+    if unused := [name for name in tables if name not in (train_name, "validation", "test")]:
+        yield f"unused splits of the data set: {', '.join(unused)}"
+
+
+def _find_forms(config: Config, tables: dict[str, Any]) -> dict[str, TextForm]:
+    """Return the form of each split, which must be the same.
+
+    Raises:
+        ConfigError: a split has no known form, or another one than the first.
+    """
+    forms = {name: find_form(config, table.features) for name, table in tables.items()}
+    first, *others = forms
+    for name in others:
+        if {*forms[name].columns} != {*forms[first].columns}:
+            raise ConfigError(
+                f"{config.dataset_setting}: the split {first!r} has the columns "
+                f"{name_columns(tables[first].features)}, the split {name!r} has "
+                f"{name_columns(tables[name].features)}; give all splits the same columns [SL-text-forms-differ]"
+            )
+    return forms
 
 
 def is_built_in(config: Config) -> bool:
@@ -179,7 +215,7 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
         raise absent(config)
     try:
         if config.dataset_path:
-            return open_local(config.dataset_setting, Path(config.dataset_path))
+            return open_local(config, Path(config.dataset_path))
         source = datasets.load_dataset(hub_id(config), revision=revision)
     except (ConfigError, DataMissing):
         raise
@@ -189,43 +225,14 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
         cause = failure.__cause__ or failure
         explained = describe_cast(failure) or str(cause) or type(cause).__name__
         hint = "" if config.dataset_path else hint_of_dataset(config.dataset)
+        if isinstance(cause, UnicodeDecodeError):
+            hint = f"; {TO_UTF_8.format('latin1')}, with the file's own encoding instead of latin1"
         raise DataMissing(
             f"{config.dataset_setting}: cannot be loaded; expected a data set in `datasets` format (saved with "
-            f"save_to_disk, or json, jsonl or parquet files) or an id on the hub: {explained}{hint} "
+            f"save_to_disk, or {READ}) or an id on the hub: {explained}{hint} "
             "[SL-text-data-unloadable]"
         ) from failure
     return as_tables(source)
-
-
-def _check_columns(config: Config, tables: dict[str, Any]) -> None:
-    problems = []
-    for split, table in tables.items():
-        features = table.features
-        if missing := [column for column in (QUERY, RESPONSE) if column not in features]:
-            problems.append(
-                f"{config.dataset_setting}: split {split!r} has no column {' and no column '.join(missing)}; expected "
-                f"MetaMathQA's columns {QUERY} and {RESPONSE}, found {_name_columns(features) or 'none'}; "
-                "docs/text_data.md converts other forms [SL-text-column-absent]"
-            )
-            continue
-        for column in (QUERY, RESPONSE):
-            kind = getattr(features[column], "dtype", type(features[column]).__name__)
-            if kind not in ("string", "large_string"):
-                change = "str.decode('utf-8')" if "binary" in kind else "astype(str)"
-                cure = f"write it as text; in pandas, rows[column] = rows[column].{change}"
-                if kind in ("List", "LargeList", "dict"):
-                    cure = "write one text per row: docs/text_data.md converts other forms"
-                problems.append(
-                    f"{config.dataset_setting}: split {split!r}: column {column} holds {kind}, expected string "
-                    f"[SL-text-column-kind]; {cure}"
-                )
-    if problems:
-        raise ConfigError(problems)
-
-
-def _name_columns(names: Iterable[str]) -> str:
-    """Join the names; quote those with invisible characters, such as a byte order mark."""
-    return ", ".join(name if name.isprintable() else ascii(name) for name in names)
 
 
 @dataclass(frozen=True)
@@ -236,34 +243,40 @@ class _Source:
     """a list of rows, or a table of `datasets`"""
     where: str
     """name in messages"""
+    form: TextForm
 
-    def whole(self) -> Questions:
+    def whole(self) -> Texts:
         """Return all documents, shuffled."""
         order = np.random.default_rng(SPLIT_SEED).permutation(len(self.table))
-        return Questions(self._read, order.astype(np.int64))
+        return Texts(self._read, order.astype(np.int64), self.form, self.where)
 
-    def groups(self) -> NDArray[np.int64]:
-        """Return the number of each document's original question; without that column, of its query."""
-        every = np.arange(len(self.table))
+    def groups(self, questions: Sequence[Hashable]) -> NDArray[np.int64]:
+        """Return the number of each document's original question; without that column, of its question."""
         originals: Sequence[Hashable] = []
         if isinstance(self.table, list) or ORIGINAL in self.table.features:
-            (originals,) = self._columns(every, ORIGINAL)
+            (originals,) = self._columns(np.arange(len(self.table)), ORIGINAL)
         if not originals or None in originals:
-            queries = self.queries()
             originals = [
-                query if original is None else original
-                for query, original in zip(queries, originals or [None] * len(queries), strict=True)
+                question if original is None else original
+                for question, original in zip(questions, originals or [None] * len(questions), strict=True)
             ]
         numbers: dict[Hashable, int] = {}
         return np.fromiter((numbers.setdefault(o, len(numbers)) for o in originals), np.int64, len(originals))
 
-    def queries(self) -> list[Any]:
-        """Return the queries of all documents, in their order."""
-        return self._columns(np.arange(len(self.table)), QUERY)[0]
+    def questions(self) -> list[int]:
+        """Return a hash for each document, in their order: of its turns before the last; of plain text, of the text."""
+        found: list[int] = []
+        for start in range(0, len(self.table), READ_AT_ONCE):
+            rows = self._read(np.arange(start, min(start + READ_AT_ONCE, len(self.table))))
+            found += [
+                hash(tuple(turn.text for turn in (turns[:-1] or turns)))
+                for turns in (each or [] for each in rows)
+            ]
+        return found
 
-    def _read(self, indices: NDArray[np.int64]) -> tuple[list[Any], list[Any]]:
-        queries, responses = self._columns(indices, QUERY, RESPONSE)
-        return queries, responses
+    def _read(self, indices: NDArray[np.int64]) -> list[Turns | None]:
+        names = self.form.sources
+        return self.form.read(dict(zip(names, self._columns(indices, *names), strict=True)))
 
     def _columns(self, indices: NDArray[np.int64], *names: str) -> list[list[Any]]:
         if isinstance(self.table, list):
@@ -290,7 +303,7 @@ def _find_undecodable(table: Any, indices: NDArray[np.int64]) -> int:
     return -1
 
 
-def _hold_out(whole: Questions, groups: NDArray[np.int64], wanted: int) -> tuple[Questions, Questions]:
+def _hold_out(whole: Texts, groups: NDArray[np.int64], wanted: int) -> tuple[Texts, Texts]:
     """Return (kept, held out): `wanted` documents, 1 or more, in whole groups; a group that does not fit is kept."""
     mine = groups[whole.indices]
     sizes, room, chosen = np.bincount(mine), max(1, wanted), np.zeros(groups.max() + 1, bool)
@@ -301,7 +314,7 @@ def _hold_out(whole: Questions, groups: NDArray[np.int64], wanted: int) -> tuple
         if not room:
             break
     held = chosen[mine]
-    return Questions(whole.read, whole.indices[~held]), Questions(whole.read, whole.indices[held])
+    return whole.take(whole.indices[~held]), whole.take(whole.indices[held])
 
 
 def describe_files(path: Path) -> list[list[Any]]:

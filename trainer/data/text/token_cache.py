@@ -6,6 +6,7 @@ documents to rows, and `write_cache` writes the files. docs/text_data.md describ
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections import defaultdict
@@ -20,27 +21,17 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError
 from trainer.data.images import SPLIT_SEED
 from trainer.data.text import text_source
+from trainer.data.text.documents import ALTERED, CHUNK, CUT, EMPTY, LEFT_OUT, Tally, encode_texts
 from trainer.data.text.text_source import (
     TEST_FRACTION,
-    Questions,
+    Texts,
     absent,
     describe_files,
     hub_id,
     is_built_in,
-    load_questions,
+    load_texts,
 )
-from trainer.data.text.tokenizer import (
-    ALTERED,
-    CHUNK,
-    CUT,
-    EMPTY,
-    Tally,
-    count_vocabulary,
-    encode_chats,
-    hash_tokenizer,
-    identify_tokenizer,
-    load_tokenizer,
-)
+from trainer.data.text.tokenizer import count_vocabulary, hash_tokenizer, identify_tokenizer, load_tokenizer
 
 TRIES = 32  # lower fills of a row that are tried after the full one
 
@@ -61,7 +52,7 @@ def pack_lengths(lengths: NDArray[np.int64], seq_len: int) -> tuple[NDArray[np.i
 def _fill_by_sums(lengths: NDArray[np.int64], seq_len: int) -> list[list[int]]:
     """Fill rows one by one, each with the longest remaining document first.
 
-    Then, until nothing fits, add one or two documents that fill the row, else the longest that fits.
+    Then, while a document fits, add one or two documents that fill the row, else the longest that fits.
     """
     left = _Left(lengths, seq_len)
     rows = []
@@ -146,14 +137,14 @@ class _Left:
         return [first, total - first]
 
 
-VERSION = 3  # increment it when the same settings give other files
+VERSION = 4  # increment it when the same settings give other files
 PREPARED = "_prepared"
 """Folder of `trainer.prepare` below the results; a reserved name, which no comparison can have."""
 DONE = "DONE.json"
 """File that marks a prepared folder as complete."""
 INDEX = "index.json"
 TOKENIZER = "tokenizer"
-ARRAYS = ("ids", "documents", "rows")
+ARRAYS = ("ids", "learned", "documents", "rows")
 
 
 def describe_cache(config: Config) -> dict[str, Any]:
@@ -183,6 +174,7 @@ def describe_cache(config: Config) -> dict[str, Any]:
         "tokenizer": identify_tokenizer(config),
         "seq_len": config.seq_len,
         "packing": config.packing,
+        "reading": [config.text_columns, config.chat_roles, config.long_documents],
         "split": [SPLIT_SEED, TEST_FRACTION, config.validation_fraction],
         "train_samples": config.train_samples,
     }
@@ -224,12 +216,12 @@ def write_cache(
         DataMissing: the data set or tokenizer does not exist, or a split has no text.
     """
     notes: list[str] = []
-    splits, tokenizer = load_questions(config, revision, notes.append), load_tokenizer(config)
+    splits, tokenizer = load_texts(config, revision, notes.append), load_tokenizer(config)
     vocab = count_vocabulary(tokenizer)
     facts, tallies = {}, {name: Tally() for name in splits}
-    for name, questions in splits.items():
+    for name, texts in splits.items():
         facts[name] = _write_split(
-            config, name, questions, tokenizer, vocab, folder, scratch, note, tallies[name]
+            config, name, texts, tokenizer, vocab, folder, scratch, note, tallies[name]
         )
         notes += tallies[name].describe(name)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
@@ -256,7 +248,7 @@ def write_cache(
 def _write_split(
     config: Config,
     name: str,
-    questions: Questions,
+    texts: Texts,
     tokenizer: Any,
     vocab: int,
     folder: Path,
@@ -265,18 +257,20 @@ def _write_split(
     tally: Tally,
 ) -> dict[str, Any]:
     dtype = np.uint16 if vocab <= 1 << 16 else np.uint32
-    path = scratch / f"{name}.ids"
-    kept: list[tuple[int, int, int]] = []  # index in the source, tokens, tokens before the answer
-    with open(path, "wb") as file:
-        for number, document in enumerate(encode_chats(questions, tokenizer, config.seq_len, tally), 1):
-            if document is not None:
-                kept.append((document.index, len(document.ids), document.prompt))
-                file.write(np.asarray(document.ids, dtype).tobytes())
-            if number % CHUNK == 0 or number == len(questions):
-                note(f"{name}: {number} of {len(questions)} documents tokenised")
+    scratched = {"ids": (scratch / f"{name}.ids", dtype), "learned": (scratch / f"{name}.learned", np.bool_)}
+    kept: list[tuple[int, int, int]] = []  # index in the source, tokens, learned tokens
+    with contextlib.ExitStack() as stack:
+        files = {array: stack.enter_context(open(path, "wb")) for array, (path, _) in scratched.items()}
+        for number, found in enumerate(encode_texts(texts, tokenizer, config, tally), 1):
+            for document in found:
+                kept.append((document.index, len(document.ids), sum(document.learned)))
+                files["ids"].write(np.asarray(document.ids, dtype).tobytes())
+                files["learned"].write(np.asarray(document.learned, np.bool_).tobytes())
+            if number % CHUNK == 0 or number == len(texts):
+                note(f"{name}: {number} of {len(texts)} documents tokenised")
     if tally.counts[EMPTY] == tally.documents:
         raise DataMissing(
-            f"{config.dataset_setting}: no document of the {name} split has a question and an answer "
+            f"{config.dataset_setting}: no document of the {name} split has a text to learn "
             "[SL-text-split-unanswered]"
         )
     if not kept:
@@ -294,24 +288,25 @@ def _write_split(
     rows = np.zeros((len(counts) + 1, 3), np.int64)
     rows[1:, 0] = ends
     rows[1:, 1] = np.cumsum(documents[:, 1])[ends - 1]
-    rows[1:, 2] = np.cumsum(documents[:, 1] - documents[:, 2])[ends - 1]
+    rows[1:, 2] = np.cumsum(documents[:, 2])[ends - 1]
     note(f"{name}: {len(counts)} rows of {config.seq_len} tokens")
-    ids, done = np.memmap(path, dtype, "r"), 0
-    target = np.lib.format.open_memmap(array_path(folder, name, "ids"), "w+", dtype, (len(ids),))
-    for begin, length in zip(begins, documents[:, 1], strict=True):  # into the order of the rows
-        target[done : done + length] = ids[begin : begin + length]
-        done += length
-    assert done == len(ids)
-    target.flush()
+    for array, (path, kind) in scratched.items():
+        source, done = np.memmap(path, kind, "r"), 0
+        target = np.lib.format.open_memmap(array_path(folder, name, array), "w+", kind, (len(source),))
+        for begin, length in zip(begins, documents[:, 1], strict=True):  # into the order of the rows
+            target[done : done + length] = source[begin : begin + length]
+            done += length
+        assert done == len(source)
+        target.flush()
+        path.unlink()
     np.save(array_path(folder, name, "documents"), documents)
     np.save(array_path(folder, name, "rows"), rows)
-    path.unlink()
     tokens, places = int(rows[-1, 1]), len(counts) * config.seq_len
     fewest = -(-tokens // config.seq_len) if config.packing else len(counts)
     return {
         "documents": len(documents),
         "documents_cut": tally.counts[CUT],
-        "documents_left_out": len(questions) - len(documents),
+        "documents_left_out": sum(tally.counts[kind] for kind in LEFT_OUT),
         "rows": len(counts),
         "tokens": tokens,
         "labels": int(rows[-1, 2]),

@@ -15,22 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.models.decoder import SHAPES
 from stratlab_spec.models.decoder_config import read_shape, too_long
+from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.settings.config import Config
+from trainer.data.text.documents import refuse_altered
 from trainer.data.text.token_cache import ARRAYS, INDEX, TOKENIZER, array_path, cache_folder
 from trainer.data.text.tokenizer import (
     count_vocabulary,
     load_tokenizer,
     read_tokenizer,
-    refuse_altered,
     tokenizer_source,
 )
 
 IGNORED = -100
-"""Label of a token that is not trained on: question or padding."""
+"""Label of a place whose next token is not learned: question or padding."""
 DOCUMENTS, TOKENS, LABELS = 0, 1, 2  # columns of `rows`: running totals before each row
-LENGTH, PROMPT = 1, 2  # columns of `documents`; 0 is the index in the source
+LENGTH = 1  # column of `documents`; the others are the index in the source and the learned tokens
 
 
 class TokenRows:
@@ -38,7 +38,8 @@ class TokenRows:
 
     Args:
         ids: [tokens] of all documents, in the order of the rows, without padding.
-        documents: int64 [documents, 3]: index in the source, tokens, tokens before the answer.
+        learned: bool [tokens]: whether each token is learned; never the first of a document.
+        documents: int64 [documents, 3]: index in the source, tokens, learned tokens.
         rows: int64 [rows + 1, 3]: documents, tokens and labels before each row.
         packed: several documents per row.
         pad_id: token at places without a document.
@@ -47,6 +48,7 @@ class TokenRows:
     def __init__(
         self,
         ids: NDArray[Any],
+        learned: NDArray[np.bool_],
         documents: NDArray[np.int64],
         rows: NDArray[np.int64],
         *,
@@ -58,6 +60,7 @@ class TokenRows:
         self.packed = packed
         self.documents = documents
         self._ids = ids
+        self._learned = learned
         self._rows = rows
         self._pad_id = pad_id
 
@@ -94,35 +97,30 @@ class TokenRows:
         """Return (inputs [row, 2, token], labels [row, token]), int64.
 
         inputs[:, 0] are token ids, inputs[:, 1] positions in the document. In packed rows the padding is a document of
-        its own; otherwise positions continue through it. Labels are the next token of the answer, elsewhere IGNORED.
+        its own; otherwise positions continue through it. Labels are the next token if it is learned, elsewhere IGNORED.
         """
         count, seq_len = len(indices), self.seq_len
         ids = np.full((count, seq_len), self._pad_id, np.int64)
+        learned = np.zeros((count, seq_len + 1), np.bool_)  # of a place and the one after the last
         spans = zip(self._rows[indices, TOKENS], self._rows[indices + 1, TOKENS], strict=True)
         for row, (first, last) in enumerate(spans):
             ids[row, : last - first] = self._ids[first:last]
-        begins, lengths, prompts = self._places(indices)
+            learned[row, : last - first] = self._learned[first:last]
+        begins, _ = self._places(indices)
         inputs = np.stack((ids, self._positions(indices, begins)), axis=1)
-        turns = np.zeros(count * seq_len + 1, np.int8)  # +1 where labels begin, -1 where they end
-        turns[begins + prompts - 1] = 1
-        turns[begins + lengths - 1] -= 1
-        learnt = np.cumsum(turns[:-1]).astype(bool)
-        following = np.append(ids.reshape(-1)[1:], self._pad_id)
-        return inputs, np.where(learnt, following, IGNORED).reshape(count, seq_len)
+        following = np.append(ids[:, 1:], np.full((count, 1), self._pad_id), axis=1)
+        return inputs, np.where(learned[:, 1:], following, IGNORED)
 
-    def _places(
-        self, indices: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return per document of these rows, laid end to end: its first place, its tokens, its prompt's tokens."""
+    def _places(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return per document of these rows, laid end to end: its first place and its tokens."""
         first = self._rows[indices, DOCUMENTS]
         counts = self._rows[indices + 1, DOCUMENTS] - first
         row = np.repeat(np.arange(len(indices)), counts)
         before = np.cumsum(counts) - counts
-        facts = self.documents[np.arange(len(row)) - before[row] + first[row]]
-        lengths = facts[:, LENGTH]
+        lengths = self.documents[np.arange(len(row)) - before[row] + first[row], LENGTH]
         ends = np.cumsum(lengths)
         used = np.append(0, ends)[before]  # tokens in the rows before this one
-        return ends - lengths - used[row] + row * self.seq_len, lengths, facts[:, PROMPT]
+        return ends - lengths - used[row] + row * self.seq_len, lengths
 
     def _positions(self, indices: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.int64]:
         count, seq_len = len(indices), self.seq_len
@@ -198,7 +196,7 @@ def read_index(folder: Path) -> dict[str, Any] | None:
 
 def _open_split(folder: Path, split: str, index: dict[str, Any]) -> TokenRows:
     try:
-        ids, documents, rows = (
+        ids, learned, documents, rows = (
             np.load(array_path(folder, split, array), mmap_mode="r", allow_pickle=False) for array in ARRAYS
         )
     except (OSError, ValueError) as failure:
@@ -206,12 +204,13 @@ def _open_split(folder: Path, split: str, index: dict[str, Any]) -> TokenRows:
             f"{folder}: the {split} split cannot be read: {failure}; remove the folder [SL-token-cache-damaged]"
         ) from failure
     facts = index["splits"][split]
-    if (len(ids), len(documents), len(rows)) != (facts["tokens"], facts["documents"], facts["rows"] + 1):
+    wanted = (facts["tokens"], facts["tokens"], facts["documents"], facts["rows"] + 1)
+    if tuple(map(len, (ids, learned, documents, rows))) != wanted:
         raise DataMissing(
             f"{folder}: the {split} split does not match {INDEX}; remove the folder [SL-token-cache-differs]"
         )
     facts = {"seq_len": index["seq_len"], "packed": index["packing"], "pad_id": index["pad_id"]}
-    return TokenRows(ids, documents, rows, **facts)
+    return TokenRows(ids, learned, documents, rows, **facts)
 
 
 IMAGES = ("digits", "synthetic", "cifar100", "food101")
@@ -227,7 +226,7 @@ def text_problems(config: Config) -> list[str]:
     if not config.dataset_path and config.dataset in IMAGES:
         problems.append(
             f"TRAINER_DATASET={config.dataset!r}: holds images, but {config.model_name} reads text; use arithmetic, "
-            "metamathqa, the hub id of a data set with the columns query and response, or TRAINER_DATASET_PATH "
+            "metamathqa, the hub id of a data set of text, or TRAINER_DATASET_PATH "
             "[SL-images-for-text]"
         )
     else:

@@ -1,4 +1,4 @@
-"""Holistic Trace Analysis in the tests' own process, with the two things it rounds switched as a test needs them."""
+"""Holistic Trace Analysis in the tests' own process, with what it rounds switched off."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 
-def load_hta(files: Mapping[int, Path], *, rounds_times: bool = False, **options: Any) -> Any:
-    """A TraceAnalysis as the bridge makes it. `rounds_times`: HTA's default, which cuts every event to whole us."""
+def load_hta(files: Mapping[int, Path]) -> Any:
+    """A TraceAnalysis as the bridge makes it."""
     from hta.configs.env_options import HTAEnvOptions
     from hta.trace_analysis import TraceAnalysis
 
-    HTAEnvOptions.instance().set_disable_ns_rounding(not rounds_times)
+    HTAEnvOptions.instance().set_disable_ns_rounding(True)
     level = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
         paths = {rank: str(path) for rank, path in files.items()}
-        return TraceAnalysis(trace_files=paths, **{"include_last_profiler_step": True} | options)
+        return TraceAnalysis(trace_files=paths, include_last_profiler_step=True)
     finally:
         logging.disable(level)
 

@@ -1,9 +1,4 @@
-"""Holistic Trace Analysis: its numbers are ours, and every analysis says how it went.
-
-HTA's process never holds more than its limit, and what ended because of that says so.
-
-HTA on the reduced events is HTA on the whole file: the same data frame.
-"""
+"""Holistic Trace Analysis: its numbers are ours, and every analysis says how it went."""
 
 from __future__ import annotations
 
@@ -45,8 +40,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_tables_hold_the_numbers_of_the_known_answer(tmp_path: Path) -> None:
-    """Through the process, its environment and the CSV files, of the two ranks of four for which there is memory."""
+def test_tables_hold_the_numbers_of_the_known_answer(tmp_path):
     truth = team.simulate(tmp_path / "traces", team.Scene(ranks=4, origin_ns=1_000_000_000))
     before = {path: path.read_bytes() for path in (tmp_path / "traces").iterdir()}
     limits = HtaLimits(memory_bytes=estimate_bytes([100 * MIB] * 2))
@@ -66,7 +60,7 @@ def test_tables_hold_the_numbers_of_the_known_answer(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in (tmp_path / "traces").iterdir()} == before
 
 
-def test_every_analysis_has_a_status_on_gpu_traces(gpu_run: Path, gpu_report: dict[str, Any]) -> None:
+def test_every_analysis_has_a_status_on_gpu_traces(gpu_run, gpu_report):
     tables = gpu_run / "analysis" / "tables" / "hta"
     statuses = {row["analysis"]: row for row in gpu_report["hta"]}
     assert list(statuses) == [analysis.name for analysis in ANALYSES]
@@ -91,7 +85,7 @@ def test_every_analysis_has_a_status_on_gpu_traces(gpu_run: Path, gpu_report: di
     assert "<details><summary>temporal_breakdown</summary>" in html
 
 
-def test_status_of_an_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_of_an_analysis(tmp_path, monkeypatch):
     import pandas as pd
 
     def crash(scene: Scene) -> Any:
@@ -128,10 +122,7 @@ ONE_OF_THREE = [
 @pytest.mark.parametrize(
     ("statuses", "exit_code"), [(ONE_OF_THREE[:1], 1), (ONE_OF_THREE, 0), (ONE_OF_THREE[2:], 0)]
 )
-def test_nothing_but_failures_is_no_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statuses: list[HtaStatus], exit_code: int
-) -> None:
-    """The report is written, and the exit code says that something is missing in it."""
+def test_nothing_but_failures_is_no_success(tmp_path, monkeypatch, statuses, exit_code):
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
     monkeypatch.setattr("stratlab.analysis.run_analysis.run_hta", lambda *_: HtaRun(statuses, [0]))
     done = CliRunner().invoke(cli.app, ["analyze", str(run)])
@@ -140,8 +131,7 @@ def test_nothing_but_failures_is_no_success(
     assert (run / "analysis" / "report.html").is_file()
 
 
-def test_where_it_is_not_installed_it_does_not_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a bare GPU machine, say, which has our part of the analysis alone."""
+def test_where_it_is_not_installed_it_does_not_fail(tmp_path, monkeypatch):
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
     monkeypatch.setattr(hta_bridge, "find_spec", lambda name: None if name == "plotly" else name)
     assert CliRunner().invoke(cli.app, ["analyze", str(run)]).exit_code == 0
@@ -150,14 +140,13 @@ def test_where_it_is_not_installed_it_does_not_fail(tmp_path: Path, monkeypatch:
     assert find_codes(rows[0]["reason"]) == ["SL-hta-not-installed"] and "plotly" in rows[0]["reason"]
 
 
-def test_process_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+def test_process_that_takes_too_long_is_ended(tmp_path):
     path = build_gpu_trace(0).write(tmp_path / "rank0_trace.json")
     statuses = run_hta({0: path}, True, {0: MIB}, tmp_path, HtaLimits(timeout_s=0.3)).statuses
     assert {(s.status, *find_codes(s.reason)) for s in statuses} == {("failed", "SL-hta-timeout")}
 
 
-def test_process_that_dies_says_so_and_keeps_what_was_done(tmp_path: Path) -> None:
-    """A truncated file ends HTA as a whole; such files do not get this far, but others may do the same."""
+def test_process_that_dies_says_so_and_keeps_what_was_done(tmp_path):
     (tmp_path / "rank0_trace.json").write_text('{"traceEvents": [')
     statuses = run_hta({0: tmp_path / "rank0_trace.json"}, True, {0: MIB}, tmp_path).statuses
     assert {s.status for s in statuses} == {"failed"}
@@ -169,26 +158,22 @@ def test_process_that_dies_says_so_and_keeps_what_was_done(tmp_path: Path) -> No
     assert (second.status, second.reason) == ("failed", "killed")
 
 
-def run_limited(limit_bytes: int, code: str) -> subprocess.CompletedProcess[str]:
-    head = (
-        f"from stratlab.analysis.hta_analyses import apply_memory_limit; apply_memory_limit({limit_bytes}); "
-    )
-    return subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60)
+def test_limit_holds_for_the_process_and_its_children_and_may_only_become_tighter():
+    code = f"""
+import os
+from stratlab.analysis.hta_analyses import apply_memory_limit
+apply_memory_limit({200 * MIB})
+len(bytes(50 << 20))
+apply_memory_limit(900 << 20)
+pid = os.fork()
+pid or len(bytes(300 << 20))
+print(os.wait()[1] >> 8)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "1\n" and "MemoryError" in done.stderr
 
 
-def test_limit_holds_for_the_process_and_its_children() -> None:
-    assert run_limited(200 * MIB, "len(bytes(50 << 20))").returncode == 0
-    forked = "import os; pid = os.fork(); pid or len(bytes(300 << 20)); print(pid and os.wait()[1] >> 8)"
-    assert run_limited(200 * MIB, forked).stdout == "1\n"
-
-
-def test_limit_may_only_become_tighter() -> None:
-    code = "apply_memory_limit(900 << 20); len(bytes(300 << 20))"
-    assert "MemoryError" in run_limited(200 * MIB, code).stderr
-
-
-def test_what_the_container_may_still_take(tmp_path: Path) -> None:
-    """Its limit without what it holds; files that the kernel keeps in memory can go."""
+def test_what_the_container_may_still_take(tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable:    10485760 kB\n")
     stat = "anon 1048576\nfile 900000000\nkernel 5\nshmem 2097152\ninactive_file 7\n"
     old = tmp_path / "old" / "memory"
@@ -205,7 +190,7 @@ def test_what_the_container_may_still_take(tmp_path: Path) -> None:
     assert find_free_bytes() > 100 * MIB
 
 
-def test_half_as_many_where_the_estimate_was_too_low(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_as_many_where_the_estimate_was_too_low(tmp_path, monkeypatch):
     tried = []
 
     def run_analyses(files: dict[int, Path], *rest: object) -> list[HtaStatus]:
@@ -221,17 +206,7 @@ def test_half_as_many_where_the_estimate_was_too_low(tmp_path: Path, monkeypatch
     assert find_codes(run.reason) == ["SL-hta-some-ranks"]
 
 
-def test_where_no_rank_fits_it_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stratlab.analysis.hta_bridge._run", lambda *_: pytest.fail("started"))
-    run = run_hta({0: tmp_path / "absent"}, True, {0: 800 * MIB}, tmp_path, HtaLimits(memory_bytes=1 << 30))
-    assert run.ranks == [] and {s.status for s in run.statuses} == {"unsupported"}
-    assert find_codes(run.statuses[0].reason) == ["SL-hta-rank-too-large"]
-    assert "1 GiB" in run.statuses[0].reason
-    monkeypatch.setattr("stratlab.analysis.hta_bridge.find_free_bytes", lambda: 20 * MIB)
-    assert "0.0176 GiB" in run_hta({0: tmp_path / "absent"}, True, {0: MIB}, tmp_path).reason
-
-
-def test_what_is_a_lack_of_memory() -> None:
+def test_what_is_a_lack_of_memory():
     lacks = ("RuntimeError: can't start new thread", "HTA's process ended with -9: x", "MemoryError: Unable")
     lacks += ("OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2",)
     lacks += ("SystemError: <built-in function f> returned NULL without setting an exception",)
@@ -239,20 +214,6 @@ def test_what_is_a_lack_of_memory() -> None:
     for said in (*lacks, *other):
         assert lacked_memory(said) == (said in lacks)
         assert find_codes(describe_failure(said, 2 << 30)) == (["SL-hta-memory"] if said in lacks else [])
-
-
-@pytest.mark.parametrize(("limit_mib", "ranks"), [(100, 2)])
-def test_too_little_memory_is_named(
-    tmp_path: Path, limit_mib: int, ranks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Too little for its libraries, or for the traces, whatever the estimate says."""
-    monkeypatch.setattr("stratlab.analysis.hta_bridge.choose_ranks", lambda sizes, allowed: list(sizes))
-    files = team.simulate(tmp_path / "traces", team.Scene(ranks=ranks, steps=20, layers=16)).files
-    sizes = dict.fromkeys(files, MIB)
-    statuses = run_hta(files, True, sizes, tmp_path, HtaLimits(memory_bytes=limit_mib * MIB)).statuses
-    assert [s.analysis for s in statuses] == [a.name for a in ANALYSES]
-    assert {s.status for s in statuses} == {"failed"}
-    assert "SL-hta-memory" in find_codes(statuses[0].reason), statuses[0]
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # HTA on pandas 2
@@ -266,9 +227,7 @@ def slim(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["simulated", "mi250_rocm62", "event_sync_a100"])
-def test_reduced_events_give_the_same_frames(
-    name: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_reduced_events_give_the_same_frames(name, tmp_path, request):
     import pandas as pd
 
     files = team.simulate(tmp_path, team.Scene()).files if name == "simulated" else unpack(name, tmp_path)
@@ -291,8 +250,7 @@ def test_reduced_events_give_the_same_frames(
         assert both[0].t.meta_data[rank] == both[1].t.meta_data[rank]
 
 
-def test_numbers_in_quotes_are_numbers_and_odd_events_are_left_out(tmp_path: Path) -> None:
-    """What our own reader keeps, HTA gets, and no more; with numbers where it counts."""
+def test_numbers_in_quotes_are_numbers_and_odd_events_are_left_out(tmp_path):
     plain = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 123.456, "dur": 2}
     args = {"stream": 7, "correlation": 11, "memory bandwidth (GB/s)": 1.5, "Collective name": "12"}
     quoted = plain | {"ts": "123.456", "dur": "2", "args": {k: str(v) for k, v in args.items()}}

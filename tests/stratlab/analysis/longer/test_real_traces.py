@@ -15,7 +15,6 @@ from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import RankAnalysis
 from stratlab_spec.exposed_communication import RecordedEvent, measure_exposed
 from tests.codes import find_codes
-from tests.stratlab.by_hand import Step, take_apart
 from tests.stratlab.real_traces import EVERY, TEAM, unpack
 from tests.stratlab.simulated.small import build_gpu_trace
 
@@ -43,7 +42,7 @@ NAIVE = ("nccl_a100", "event_sync_a100", "triton_a100", "mi250_rocm62")
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name != TEAM])
-def test_a_single_trace(name: str, tmp_path: Path) -> None:
+def test_a_single_trace(name, tmp_path):
     files = unpack(name, tmp_path)
     measures = measure_traces(files, processes=1)
     (rank,) = measures.ranks
@@ -60,7 +59,6 @@ def test_a_single_trace(name: str, tmp_path: Path) -> None:
     if name in GAPS:
         assert rank.gaps.kind == GAPS[name]
     if name in NAIVE:
-        assert [as_step(row) for row in rank.rows] == take_apart(files[0])
         own = measure_exposed(read_profile(files[0]))
         step_ms = sum(row.step_ms for row in rank.rows)
         assert own and own.pct == pytest.approx(
@@ -76,11 +74,6 @@ def test_a_single_trace(name: str, tmp_path: Path) -> None:
         )
     if name == "alltoall_sendrecv_a100_rank3":
         assert {row.collective: row.count for row in rank.collectives}["all_to_all"] == 42
-
-
-def as_step(row: object) -> Step:
-    names = ("step_ms", "compute_ms", "comm_exposed_ms", "copy_exposed_ms", "idle_ms")
-    return Step(row.step, *(round(getattr(row, name) * 1e6) for name in names))
 
 
 def assert_whole(rank: RankAnalysis) -> None:
@@ -108,8 +101,7 @@ def assert_whole(rank: RankAnalysis) -> None:
         assert whole >= sum(getattr(row, name) for row in rank.rows) - 1e-5
 
 
-def test_a_team(tmp_path: Path) -> None:
-    """Eight ranks: every collective is one call on all of them, and somebody waited for somebody."""
+def test_a_team(tmp_path):
     ranks = measure_traces(unpack(TEAM, tmp_path), {"dp_replicate": 8}).ranks
     assert [rank.rank for rank in ranks] == list(range(8))
     counts = [{row.name: row.count for row in rank.collectives} for rank in ranks]
@@ -166,7 +158,7 @@ def _read_or_die(item: measure.Work) -> Path | str:
     return measure._read_rank(item)
 
 
-def test_a_killed_process_costs_its_own_rank_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_process_costs_its_own_rank_only(tmp_path, monkeypatch):
     files = {rank: build_gpu_trace(rank).write(tmp_path / f"rank{rank}_trace.json") for rank in range(3)}
     files[1] = files[1].rename(tmp_path / MURDERER)
     monkeypatch.setattr(measure, "READ", _read_or_die)

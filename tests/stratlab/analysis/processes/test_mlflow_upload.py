@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from stratlab.analysis import mlflow_upload
 from stratlab.analysis.run_analysis import analyze_run
 from stratlab.analysis.tables import SCHEMA
 from stratlab.processes import free_port
@@ -53,7 +52,7 @@ def artifacts(client: MlflowClient, run_id: str, folder: str = "") -> set[str]:
     return found
 
 
-def test_analysis_is_logged_once(mlflow_server: str, tmp_path: Path) -> None:
+def test_analysis_is_logged_once(mlflow_server, tmp_path):
     client, run_id = start(mlflow_server)
     run = build_run(tmp_path, run_id)
     report, warnings = log(run, mlflow_server)
@@ -82,15 +81,13 @@ def test_analysis_is_logged_once(mlflow_server: str, tmp_path: Path) -> None:
         assert (point.timestamp, point.step) == (client.get_run(run_id).info.start_time, 0)
 
 
-def test_unknown_run_is_a_failure_with_its_reason(mlflow_server: str, tmp_path: Path) -> None:
+def test_unknown_run_is_a_failure_with_its_reason(mlflow_server, tmp_path):
     report, warnings = log(build_run(tmp_path, "0" * 32), mlflow_server)
     assert report["mlflow"]["status"] == "failed" and "0" * 32 in report["mlflow"]["reason"]
     assert len(warnings) == 1
 
 
-def test_unreachable_server_costs_seconds_and_no_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_server_costs_seconds_and_no_report(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
     uri, run, began = f"http://127.0.0.1:{free_port()}", build_run(tmp_path, "0" * 32), time.monotonic()
     report, warnings = log(run, uri)
@@ -100,7 +97,7 @@ def test_unreachable_server_costs_seconds_and_no_report(
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
 
 
-def test_run_without_mlflow_is_not_configured(tmp_path: Path) -> None:
+def test_run_without_mlflow_is_not_configured(tmp_path):
     run = build_run(tmp_path, None)
     assert find_codes(log(run, None)[0]["mlflow"]["reason"]) == ["SL-mlflow-no-address"]
     for content in (None, "{", "[]", "{}"):
@@ -111,22 +108,7 @@ def test_run_without_mlflow_is_not_configured(tmp_path: Path) -> None:
         assert find_codes(report["mlflow"]["reason"]) == ["SL-mlflow-no-run-id"]
 
 
-def test_a_large_merged_trace_stays_on_the_volume(
-    mlflow_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mlflow_upload, "MERGED_BYTES", 100)
-    client, run_id = start(mlflow_server)
-    report, _ = log(build_run(tmp_path, run_id), mlflow_server)
-    assert report["mlflow"]["status"] == "logged"
-    assert find_codes(report["mlflow"]["reason"]) == ["SL-merged-too-large"]
-    names = artifacts(client, run_id)
-    assert "analysis/merged_trace.json.gz" not in names and "report.html" in names
-
-
-def test_a_merged_trace_that_cannot_be_uploaded_costs_nothing_else(
-    mlflow_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server refuses this file alone; it is given more time than the others."""
+def test_a_merged_trace_that_cannot_be_uploaded_costs_nothing_else(mlflow_server, tmp_path, monkeypatch):
     real, patience = MlflowClient.log_artifact, {}
 
     def refuse(self: MlflowClient, run_id: str, path: str, folder: str | None = None) -> None:

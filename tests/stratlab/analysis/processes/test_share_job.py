@@ -16,8 +16,6 @@ from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.measure import SHARES, RankShare
 from stratlab.analysis.run_analysis import analyze_run, analyze_share
 from stratlab.analysis.share_job import analyze_in_job, choose_merger
-from stratlab.user_error import UserError
-from tests.codes import find_codes
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
 JOB = "7c1f-a"
@@ -114,8 +112,7 @@ def end(pid: int) -> int:
 
 
 @pytest.mark.usefixtures("short")
-def test_killed_at_any_moment_and_started_again(whole: Path, tmp_path: Path) -> None:
-    """The last share is killed at each of its changes in turn, before, in and after the merge."""
+def test_killed_at_any_moment_and_started_again(whole, tmp_path):
     expected = expect(whole, tmp_path / "alone")
     analyze_in_job(begun := copy(whole, tmp_path / "begun"), RankShare(0, 2), JOB, tracking_uri=None)
     outcomes = []
@@ -135,21 +132,7 @@ def test_killed_at_any_moment_and_started_again(whole: Path, tmp_path: Path) -> 
     assert len(outcomes) > 10 and {*outcomes} == {10}, outcomes
 
 
-@pytest.mark.usefixtures("short")
-def test_the_first_one_is_killed_and_another_one_merges(whole: Path, tmp_path: Path) -> None:
-    expected = expect(whole, tmp_path / "alone")
-    for number in range(1, 1000):
-        run = copy(whole, tmp_path)
-        if end(start(run, 0, kill_at=number)) != KILLED:
-            break
-        codes = sorted([end(start(run, 1)), end(start(run, 0))])
-        assert codes == [0, 10] and read_all(run) == expected, number
-        assert left(run) == merged(), number
-    assert number > 3
-
-
-def test_two_that_find_all_there_agree_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one chooses in the moment in which the first one has looked and not chosen yet."""
+def test_two_that_find_all_there_agree_on_one(tmp_path, monkeypatch):
     for name in ("0-of-2", "1-of-2"):
         (tmp_path / name).mkdir()
     chosen: list[int | None] = []
@@ -165,7 +148,7 @@ def test_two_that_find_all_there_agree_on_one(tmp_path: Path, monkeypatch: pytes
     assert chosen == [1, 1] and sorted(os.listdir(tmp_path)) == ["0-of-2", "1-of-2", "merger"]
 
 
-def test_another_job_reads_anew_and_takes_the_place(run: Path) -> None:
+def test_another_job_reads_anew_and_takes_the_place(run):
     for index in (0, 1, 1):
         report = analyze_in_job(run, RankShare(index, 2), JOB, tracking_uri=None)
         shutil.rmtree(run / "analysis", ignore_errors=True)
@@ -174,10 +157,3 @@ def test_another_job_reads_anew_and_takes_the_place(run: Path) -> None:
     for index in (0, 1):
         analyze_in_job(run, RankShare(index, 2), "other", tracking_uri=None)
     assert left(run) == merged("other") and (run / "analysis" / "report.json").is_file()
-
-
-def test_a_name_that_is_none(run: Path) -> None:
-    for job in ("../x", "a/b", ".x", "j" * 101):
-        with pytest.raises(UserError) as refusal:
-            analyze_in_job(run, RankShare(0, 2), job, tracking_uri=None)
-        assert find_codes(refusal.value) == ["SL-job-name"]

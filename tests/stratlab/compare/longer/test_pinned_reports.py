@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
-import re
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from tests.stratlab.compare.building import build, edit
 from tests.stratlab.compare.sixteen_runs import build_sixteen
 from tests.stratlab.example_numbers import THREE
 from tests.stratlab.example_text import LACKING, LAYOUTS, build_text_run
+from tests.stratlab.pinned import list_differences, read_pinned, reduce
 
 DATA = THREE.parents[1]
 PINNED = {
@@ -31,9 +29,6 @@ PINNED = {
     "of_layouts": DATA / "comparison_of_layouts" / "report.json.gz",
 }
 SPEEDS = {"llm-1d": 100.0, "llm-2d": 120.0, "llm-3d": 90.0, "llm-4d": 95.0, "llm-5d": 70.0}
-PLACES = ("run_dir", "folder")
-WORDS = 3
-"""A text of more words is a sentence: what it names is compared, and its words are free."""
 
 
 def copy_three(root: Path) -> Path:
@@ -69,39 +64,9 @@ def build_report(name: str, root: Path) -> dict[str, Any]:
     return found
 
 
-def reduce(content: Any, names: set[str]) -> Any:
-    if isinstance(content, dict):
-        return {key: reduce(value, names) for key, value in content.items() if key not in PLACES}
-    if isinstance(content, list):
-        return [reduce(value, names) for value in content]
-    if isinstance(content, str) and content.count(" ") >= WORDS:
-        told = [word.strip(".,-") for word in re.findall(r"[\w.,-]+", content)]
-        return " ".join(word for word in told if word in names or re.search(r"[\d_]", word))
-    return content
-
-
-def read_pinned(name: str) -> dict[str, Any]:
-    content = PINNED[name].read_bytes()
-    found: dict[str, Any] = json.loads(gzip.decompress(content) if PINNED[name].suffix == ".gz" else content)
-    return found
-
-
-def list_differences(ours: Any, pinned: Any, place: str = "") -> Iterator[str]:
-    if isinstance(ours, dict) and isinstance(pinned, dict) and ours.keys() == pinned.keys():
-        for key in ours:
-            yield from list_differences(ours[key], pinned[key], f"{place}/{key}")
-    elif isinstance(ours, list) and isinstance(pinned, list) and len(ours) == len(pinned):
-        for number, (one, other) in enumerate(zip(ours, pinned, strict=True)):
-            yield from list_differences(one, other, f"{place}/{number}")
-    elif ours != pinned and not (
-        {type(ours), type(pinned)} <= {int, float} and math.isclose(ours, pinned, rel_tol=1e-9, abs_tol=1e-12)
-    ):
-        yield f"{place}: {ours!r}, pinned {pinned!r}"
-
-
 @pytest.mark.parametrize("name", PINNED)
 def test_a_comparison_says_what_it_said(name: str, tmp_path: Path) -> None:
-    assert list(list_differences(build_report(name, tmp_path), read_pinned(name))) == []
+    assert list(list_differences(build_report(name, tmp_path), read_pinned(PINNED[name]))) == []
 
 
 def main() -> None:

@@ -10,11 +10,11 @@ import pytest
 from tests.documents.commands import read_commands, split
 from tests.trainer.launch.test_tensorboard import expected, make_run, read
 
-COMMANDS = sorted(command for command in read_commands() if command.startswith("stratlab export "))
+COMMANDS = sorted(command for command in read_commands() if command.startswith("stratlab export tensorboard "))
 
 
 @pytest.mark.parametrize("command", COMMANDS or [None])
-def test_the_documents_command_writes_what_tensorboard_reads(command: str, tmp_path: Path) -> None:
+def test_the_documents_command_writes_what_tensorboard_reads(command, tmp_path):
     folder = make_run(tmp_path / "results/runs")
     words = [Path(sys.executable).parent / "stratlab", *split(command)[1:]]
     done = subprocess.run(words, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True)
@@ -24,6 +24,6 @@ def test_the_documents_command_writes_what_tensorboard_reads(command: str, tmp_p
     assert read(file.parent) == expected(folder)
 
 
-def test_where_no_run_is_it_ends_with_3(tmp_path: Path) -> None:
+def test_where_no_run_is_it_ends_with_3(tmp_path):
     words = [Path(sys.executable).parent / "stratlab", "export", "tensorboard", tmp_path / "x"]
     assert subprocess.run(words, capture_output=True).returncode == 3

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir
-from tests.stratlab.list.test_list import Call, call, results
+from tests.stratlab.list.test_list import call, results
 from tests.stratlab.watch.objects import RUNS, build_run
 
 __all__ = ["call", "results"]
 
 
-def test_a_cluster_has_its_volume_and_its_resources(call: Call, lab: Lab, results: Path) -> None:
+def test_a_cluster_has_its_volume_and_its_resources(call, lab, results):
     build_run_dir(results / "other", "hsdp", "hsdp", status="stopped")
     places = {"zero2": "other", "late": "other", "hsdp": "other", "ddp": "demo"}
     for name, comparison in places.items():
@@ -32,7 +30,7 @@ def test_a_cluster_has_its_volume_and_its_resources(call: Call, lab: Lab, result
     }
 
 
-def test_an_empty_volume_is_no_mistake(call: Call, lab: Lab, tmp_path: Path) -> None:
+def test_an_empty_volume_is_no_mistake(call, lab, tmp_path):
     (tmp_path / "empty").mkdir()
     code, out, err = call("--on-cluster", "--mount", tmp_path / "empty")
     assert code == 0 and len(out.splitlines()) == 1, err

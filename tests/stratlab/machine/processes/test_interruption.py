@@ -28,7 +28,7 @@ def swept(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("swept")
-def test_an_interrupted_rehearsal_leaves_no_process(tmp_path: Path) -> None:
+def test_an_interrupted_rehearsal_leaves_no_process(tmp_path):
     chart = write_chart(tmp_path / "tiny")
     store, run_dir = tmp_path / "mlflow", tmp_path / "runs" / "demo" / "tiny"
     options = ["--results", str(tmp_path / "runs"), "--set", "run.config.fault=hang"]

@@ -1,32 +1,17 @@
-"""A real Prometheus asks `stratlab metrics serve`, and every query of the dashboard has an answer."""
+"""`stratlab metrics serve` as a program: it answers as Prometheus asks, and ends when told."""
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 import sys
 import time
-import urllib.parse
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-import pytest
 
 from stratlab.processes import free_port
 from tests.codes import find_codes
 from tests.stratlab.example_run import build_run_dir
-from tests.stratlab.metrics.dashboard import read_queries
 
-PROMETHEUS = shutil.which("prometheus")
-ABSENT = "prometheus is not installed (apt-get install prometheus)"
 PATIENCE_S = 60
-CONFIG = """
-global: {{scrape_interval: 1s}}
-scrape_configs: [{{job_name: stratlab, static_configs: [{{targets: ["127.0.0.1:{port}"]}}]}}]
-"""
 
 
 def get(url: str) -> str:
@@ -41,55 +26,17 @@ def get(url: str) -> str:
             time.sleep(0.3)
 
 
-@pytest.fixture
-def exporter(tmp_path: Path) -> Iterator[int]:
-    """The port of the verb, over one run that is at work on two GPUs and one that has ended."""
-    at_work = build_run_dir(tmp_path / "runs/demo", "ddp", "ddp", device="cuda", status="unfinished")
-    build_run_dir(tmp_path / "runs/demo", "fsdp", "fsdp", device="cuda")
-    line: dict[str, Any] = {"t": 1.7e9, "attempt": 1, "step": 30, "kind": "system"}
-    for rank in range(2):
-        line |= {f"rank{rank}_gpu_utilisation_pct": 97.0, f"rank{rank}_gpu_power_w": 540.0}
-        line |= {f"rank{rank}_memory_allocated_gib": 1.5}
-    with open(at_work / "metrics.jsonl", "a") as file:
-        file.write(json.dumps(line) + "\n")
-    port = free_port()
-    command = [sys.executable, "-m", "stratlab", "metrics", "serve", tmp_path / "runs", "--port", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+def test_the_verb_answers_and_ends_when_told(tmp_path):
+    build_run_dir(tmp_path / "runs/demo", "ddp", "ddp", device="cuda", status="unfinished")
+    port = str(free_port())
+    command = [sys.executable, "-m", "stratlab", "metrics", "serve"]
+    server = subprocess.Popen([*command, tmp_path / "runs", "--port", port], stdout=subprocess.DEVNULL)
     try:
-        yield port
+        text = get(f"http://127.0.0.1:{port}/metrics")
+        assert 'stratlab_run_status{comparison="demo",run="ddp",status="at work"} 1.0' in text
+        done = subprocess.run([*command, ".", "--port", port], capture_output=True, text=True)
+        assert done.returncode == 2 and find_codes(done.stderr) == ["SL-metrics-address"]
+        assert port in done.stderr
     finally:
         server.terminate()
         assert server.wait(timeout=20) == 143
-
-
-def test_the_verb_answers_and_ends_when_told(exporter: int) -> None:
-    text = get(f"http://127.0.0.1:{exporter}/metrics")
-    assert 'stratlab_run_status{comparison="demo",run="ddp",status="at work"} 1.0' in text
-    taken = [sys.executable, "-m", "stratlab", "metrics", "serve", ".", "--port", str(exporter)]
-    done = subprocess.run(taken, capture_output=True, text=True)
-    assert done.returncode == 2 and find_codes(done.stderr) == ["SL-metrics-address"]
-    assert str(exporter) in done.stderr
-
-
-@pytest.mark.skipif(PROMETHEUS is None, reason=ABSENT)
-def test_each_query_of_the_dashboard_has_an_answer(exporter: int, tmp_path: Path) -> None:
-    get(f"http://127.0.0.1:{exporter}/metrics")
-    (tmp_path / "prometheus.yml").write_text(CONFIG.format(port=exporter))
-    port = free_port()
-    command = [PROMETHEUS, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/tsdb"]
-    command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as prometheus:
-        try:
-            deadline = time.monotonic() + PATIENCE_S
-            empty = dict(read_queries())
-            while empty:
-                for title, query in list(empty.items()):
-                    asked = urllib.parse.urlencode({"query": query})
-                    answer = json.loads(get(f"http://127.0.0.1:{port}/api/v1/query?{asked}"))
-                    assert answer["status"] == "success", (title, answer)
-                    if answer["data"]["result"]:
-                        del empty[title]
-                assert time.monotonic() < deadline, f"no answer: {empty}"
-                time.sleep(1)
-        finally:
-            prometheus.terminate()

@@ -28,19 +28,11 @@ def replay(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_server_that_came_back_too_late_gets_every_point_once(tmp_path):
     port, folder = free_port(), RunDirectory(tmp_path, "outages", "late")
-    environment = {
-        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-        "OMP_NUM_THREADS": "1",
-        "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}",
-        "TRAINER_RUN": "late",
-        "TRAINER_COMPARISON": "outages",
-        "TRAINER_RESULTS": str(tmp_path),
-        "TRAINER_MODEL": "cnn",
-        "TRAINER_IMAGE_SIZE": "8",
-        "TRAINER_STEPS": "400",
-        "TRAINER_LOG_EVERY": "5",
-        "TRAINER_PROFILE_STEPS": "0",
-    }
+    settings = {"run": "late", "comparison": "outages", "results": tmp_path, "model": "cnn", "image_size": 8}
+    settings |= {"steps": 400, "log_every": 5, "profile_steps": 0}
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    environment |= {f"TRAINER_{name.upper()}": str(value) for name, value in settings.items()}
+    environment |= {"OMP_NUM_THREADS": "1", "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}
     with run_server(tmp_path / "mlflow", port):
         trainer = subprocess.Popen([sys.executable, "-m", "trainer"], env=environment)
         try:

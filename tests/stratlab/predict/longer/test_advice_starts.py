@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pytest
 
@@ -32,7 +31,7 @@ def follow(advice: str, gpus: int, typed: Typed) -> tuple[Typed, int]:
 
 
 def find_problems(question: Question) -> list[str]:
-    """What the trainer says of the run, as `python -m trainer` says it before it starts."""
+    """As `python -m trainer` says it before it starts."""
     filled = fill_question(question)
     per_node = filled.per_node or filled.ranks
     env = {f"TRAINER_{name.upper()}": text for name, text in filled.settings.items()}
@@ -45,16 +44,12 @@ def find_problems(question: Question) -> list[str]:
     ("model", "gpus", "device_gib", "typed", "allowed"),
     [
         ("qwen2.5-3b", 8, 79.2, {}, ()),
-        ("qwen2.5-3b", 4, 24, {}, ALLOWED),
         ("qwen2.5-3b", 4, 16, {"strategy": "ddp", "init": "pretrained"}, ALLOWED),
         ("qwen2.5-3b", 8, 16, {"strategy": "nd", "dimensions": "2"}, ()),
-        ("vit_huge", 8, 8, {}, ()),
         ("vit_huge", 64, 139.8, {"micro_batch_size": "1000"}, ALLOWED),
     ],
 )
-def test_what_is_advised_is_accepted(
-    model: str, gpus: int, device_gib: float, typed: Typed, allowed: Sequence[str]
-) -> None:
+def test_what_is_advised_is_accepted(model, gpus, device_gib, typed, allowed):
     questions = ask_of_model(model, gpus, FILES, [f"{name}={text}" for name, text in typed.items()])
     for one in answer(questions, FILES, device_gib, None, allowed):
         if isinstance(one, Prediction) and one.advice:
@@ -65,37 +60,26 @@ def test_what_is_advised_is_accepted(
                 assert find_problems(question) == [], f"{one.advice} -> {pairs}"
 
 
-KNOBS: Typed = {
-    "reduce_bucket_mib": "64",
-    "reduce_dtype": "bf16",
-    "static_graph": "true",
-    "accumulate": "unsharded",
-    "reshard_after_forward": "true",
-    "prefetch_blocks": "2",
-    "overlap_reduction": "false",
-    "gather_bucket_mib": "64",
-    "persistent_elements": "10",
-    "zeropp": "hpz",
-    "pp_schedule": "gpipe",
-    "cp_method": "ring",
-    "layout": "given",
-    "tp": "2",
-    "offload": "optimizer",
-}
+KNOBS = """reduce_bucket_mib=64 reduce_dtype=bf16 static_graph=true accumulate=unsharded reshard_after_forward=true
+prefetch_blocks=2 overlap_reduction=false gather_bucket_mib=64 persistent_elements=10 zeropp=hpz pp_schedule=gpipe
+cp_method=ring layout=given tp=2 offload=optimizer"""
 
 
-def test_another_strategy_leaves_its_own_settings_behind() -> None:
+def read_env(settings: Typed) -> Config:
+    return Config.from_env(
+        {"TRAINER_RUN": "x", **{f"TRAINER_{name.upper()}": v for name, v in settings.items()}}
+    )
+
+
+def test_another_strategy_leaves_its_own_settings_behind():
     for strategy in STRATEGIES:
         kept = {"model": "qwen2.5-3b", "strategy": strategy}
-        env = {"TRAINER_RUN": "x", "TRAINER_MODEL": "qwen2.5-3b", "TRAINER_STRATEGY": strategy}
-        for name, text in KNOBS.items():
+        for name, _, text in (knob.partition("=") for knob in KNOBS.split()):
             try:
-                Config.from_env({**env, f"TRAINER_{name.upper()}": text})
+                read_env({"model": "qwen2.5-3b", "strategy": strategy, name: text})
             except ConfigError:
                 continue
             kept[name] = text
         asked = Question("x", kept, 8, 4, 1, 0, whole=False, typed=frozenset(kept))
         for other in STRATEGIES.keys() - {"single"}:
-            changed = change_question(asked, {"strategy": other})
-            given = {f"TRAINER_{name.upper()}": text for name, text in changed.settings.items()}
-            Config.from_env({"TRAINER_RUN": "x", **given})
+            read_env(dict(change_question(asked, {"strategy": other}).settings))

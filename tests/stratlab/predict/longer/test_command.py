@@ -1,4 +1,4 @@
-"""`stratlab predict` of shipped files: what is answered, refused and advised; nothing asks the trainer here."""
+"""`stratlab predict` of shipped files: its answers as they were (tests/data/predictions.json), and what is refused."""
 
 from __future__ import annotations
 
@@ -9,49 +9,73 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.predict.answering import NOT_KNOWN, answer
-from stratlab.predict.asking import ask_of_charts, ask_of_model
+from stratlab.predict.answering import NOT_KNOWN
+from stratlab.predict.asking import ask_of_charts
 from stratlab.predict.counting import COUNTED
-from stratlab.predict.prediction import Prediction
-from stratlab.predict.prediction_report import NOT_ESTIMATED, conclude
-from stratlab_spec.memory import DEVICE_GIB
-from stratlab_spec.memory.prediction import GATE
 from stratlab_spec.memory.profiles import SHIPPED, read_operations
 from stratlab_spec.strategies import STRATEGIES
 from tests.codes import find_codes
-from tests.stratlab.predict.conftest import Answers, Call
+from tests.stratlab.pinned import check_pinned, reduce
 from trainer.memory_estimation.command import _parse
 
 QWEN = ("--model", "qwen2.5-3b")
 VIT = ("--model", "vit_huge")
+BATCH = (
+    "model=qwen2.5-3b",
+    "dataset=metamathqa",
+    "seq_len=2048",
+    "micro_batch_size=4",
+    "global_batch_size=64",
+)
 
 
-def conclusion(out: str) -> str:
-    said, ending, _ = " ".join(out.split()).partition(f". {NOT_ESTIMATED}")
-    assert ending
-    return said
+def put(*settings: str, under: str = "") -> tuple[str, ...]:
+    return tuple(word for one in settings for word in ("--set", under + one))
 
 
-def choose(out: str) -> str:
-    """The strategy that the conclusion names behind those that fit."""
-    advice = conclusion(out).split(". ", 1)[1]
-    return next(word for word in re.findall(r"\w+", advice) if word in STRATEGIES)
+ASKED: dict[str, tuple[str, ...]] = {
+    "every strategy on 64 GPUs": (*QWEN, "--gpus", "64"),
+    "every strategy on 8 GPUs": QWEN,
+    "one with its layout": (*QWEN, *put("strategy=nd", "dimensions=3")),
+    "charts, by verdict": ("charts/ddp", "charts/fsdp", *put(*BATCH, under="run.config."), "--no-count",
+                           "--set", "run.processesPerNode=8"),
+    "micro-batches of the layout's axes": (  # 64 rows are 2 micro-batches of 8 on each of four
+        "charts/llm-2d", *put("micro_batch_size=8", "global_batch_size=64", under="run.config."), "--no-count"),
+    "a batch that some refuse": (*QWEN, *put("micro_batch_size=8", "global_batch_size=32")),
+    "GPUs of a node untold": VIT,
+    "four GPUs on a node": (*VIT, "--gpus-per-node", "4"),
+    "two GPUs on a node": (*VIT, "--gpus-per-node", "2"),
+    "one strategy": (*VIT, *put("strategy=ddp")),
+    "one strategy, 20 GiB": (*VIT, *put("strategy=ddp"), "--device-gib", "20"),
+    "one strategy, 90,000 GiB": (*VIT, *put("strategy=ddp"), "--device-gib", "90000"),
+    "the model's own size": (*VIT, *put("image_size=224")),
+    "40 GiB": (*QWEN, "--device-gib", "40"),
+    "four GPUs of 24 GiB": (*QWEN, "--gpus", "4", "--device-gib", "24"),
+    "as it was advised there": (  # answers with the same need
+        *QWEN, "--gpus", "4", "--device-gib", "24", *put("activation_checkpointing=blocks", "strategy=fsdp")),
+    "none fits": (*QWEN, "--device-gib", "8"),
+    "one fits": (*QWEN, "--device-gib", "20.5"),
+    "more dimensions hold less": (*QWEN, *put("strategy=nd"), "--device-gib", "40"),
+    "nine GPUs": (*VIT, "--gpus", "9", "--no-count", *put("micro_batch_size=1")),
+    "nine GPUs of 3 GiB": (*VIT, "--gpus", "9", "--no-count", "--device-gib", "3"),
+}  # fmt: skip
 
 
-def test_a_model_and_gpus_give_every_strategy_that_ships(answers: Answers) -> None:
-    found = answers(*QWEN, "--gpus", "64")
-    assert "ranks=8" in found["hsdp"]["reason"] and found["nd 3d"]["verdict"] == NOT_KNOWN
-    known = {name: one for name, one in found.items() if one["verdict"] != NOT_KNOWN}
-    for one in known.values():
-        assert sum(one["causes_gib"].values()) == pytest.approx(one["peak_gib"], abs=0.01)
-    assert known["fsdp"]["peak_gib"] < known["zero2"]["peak_gib"] < known["ddp"]["peak_gib"]
-    peaks = {name: one["peak_gib"] for name, one in answers(*QWEN, "--gpus", "8").items()}
-    assert peaks["nd 1d"] > peaks["nd 2d"] > peaks["nd 3d"]
-    asked = answers(*QWEN, "--gpus", "8", "--set", "strategy=nd", "--set", "dimensions=3")
-    assert {name: one["peak_gib"] for name, one in asked.items()} == {"nd": peaks["nd 3d"]}
+@pytest.mark.parametrize("name", ASKED)
+def test_it_answers_what_it_answered(name, call):
+    """As JSON, and the numbers and names of the lines."""
+    code, out, _ = call(*ASKED[name])
+    told = [word.strip("().,;:`") for word in out.split()]
+    words = [word for word in told if re.search(r"\d|=", word) or word in STRATEGIES]
+    answers = reduce(json.loads(call(*ASKED[name], "--json")[1]), set(STRATEGIES))
+    answers = [{key: value for key, value in one.items() if key != "settings"} for one in answers]
+    check_pinned("predictions.json", name, {"code": code, "answers": answers, "words": words})
+    for one in answers:
+        if one["verdict"] != NOT_KNOWN and "causes_gib" in one:
+            assert sum(one["causes_gib"].values()) == pytest.approx(one["peak_gib"], abs=0.01)
 
 
-def test_rows_of_one_table_have_the_same_settings(answers: Answers, tmp_path: Path) -> None:
+def test_rows_of_one_table_have_the_same_settings(answers, tmp_path):
     """A file of rows of 512 tokens lies in the cache, which goes before the shipped ones of 2048."""
     folder = tmp_path / "cache/stratlab/operations"
     folder.mkdir(parents=True)
@@ -70,7 +94,6 @@ def test_rows_of_one_table_have_the_same_settings(answers: Answers, tmp_path: Pa
         ((*QWEN, "--set", "image_size=4"), "set-unknown", "qwen2.5-3b"),
         ((*QWEN, "--set", "lr=1"), "set-no-memory", "lr"),
         ((*QWEN, "--set", "lr"), "set-no-value", "lr"),
-        ((*QWEN, "--set", "micro_batch_size=0"), "set-value", "micro_batch_size=0"),
         ((*VIT, "--set", "micro_batch_size=٣٢"), "set-value", "micro_batch_size=٣٢"),
         ((*QWEN, "--page", "nowhere/x.html"), "page-no-folder", "nowhere/x.html"),
         ((*VIT, "--page", "charts"), "page-is-folder", "charts"),
@@ -83,141 +106,38 @@ def test_rows_of_one_table_have_the_same_settings(answers: Answers, tmp_path: Pa
         (("charts/ddp", "--gpus-per-node", "3"), "gpus-per-node-of-charts", "run.processesPerNode"),
         ((*QWEN, "--set", "model_heads=7"), "predict-sizes", "model_hidden=2048"),
         (("charts/ddp", "--set", "run.config.model_heads=7"), "predict-sizes", "model_hidden=64"),
+        (("charts/llm-2d", "--set", "run.config.micro_batch_size=24", "--no-count"), "predict-batch", "= 96"),
+        ((*QWEN, *put("micro_batch_size=8", "global_batch_size=32", "strategy=fsdp")), "predict-batch", "32"),
+        (("--model", "vit_base", "--gpus", "16"), "predict-not-counted", "--per-node 8 --set model=vit_base"),
     ],
 )
-def test_wrong_input_is_named(call: Call, arguments: tuple[str, ...], code: str, named: str) -> None:
+def test_wrong_input_is_named(call, arguments, code, named):
     ended, out, err = call(*arguments)
     assert (ended, out, find_codes(err)) == (2, "", [f"SL-{code}"]) and named in err
-    assert len(err.splitlines()) == 1 and "trainer.count" not in err
 
 
-def test_charts_are_answered_as_rendered_and_written_as_a_page(call: Call, tmp_path: Path) -> None:
+def test_charts_are_asked_as_rendered_and_written_as_a_page(call, tmp_path):
     [question] = ask_of_charts([Path("charts/llm-2d")], ["run.nodes=2"], [])
     assert (question.ranks, question.per_node, question.rows) == (16, 8, 1)
     assert question.settings["strategy"] == "nd" and question.settings["seq_len"] == "2048"
-    batch = (
-        "model=qwen2.5-3b",
-        "dataset=metamathqa",
-        "seq_len=2048",
-        "micro_batch_size=4",
-        "global_batch_size=64",
-    )
-    settings = [word for one in batch for word in ("--set", f"run.config.{one}")]
     page = tmp_path / "page.html"
-    places = ("--set", "run.processesPerNode=8", "--page", page, "--no-count")
-    code, out, _ = call("charts/ddp", "charts/fsdp", *settings, *places)
-    rows = [line.split() for line in out.splitlines()]
-    assert code == 0 and [row[0] for row in rows if row[1:2] == ["fits"]] == ["fsdp"]
-    assert [row[0] for row in rows if row[:1] in (["ddp"], ["fsdp"])] == ["fsdp", "ddp"], "by verdict"
-    assert any("ddp:" in row and "run.config.micro_batch_size=1" in row for row in rows)
-    assert "logits and loss" in page.read_text()
-
-
-def test_micro_batches_of_a_chosen_layout_are_those_of_its_axes(answers: Answers, call: Call) -> None:
-    """pp2.dp4 of 8 ranks: 64 rows are 2 micro-batches of 8 on each of four, not one."""
-    batch = ("--set", "run.config.micro_batch_size=8", "--set", "run.config.global_batch_size=64")
-    (found,) = answers("charts/llm-2d", *batch, "--no-count").values()
-    assert found["micro_batches"] == 2 and not found["at_most"]
-    code, _, err = call("charts/llm-2d", "--set", "run.config.micro_batch_size=24", "--no-count")
-    assert code == 2 and find_codes(err) == ["SL-predict-batch"] and "= 96" in err
-
-
-def test_what_the_trainer_refuses_does_not_fit_anything(call: Call, answers: Answers) -> None:
-    batch = ("--set", "micro_batch_size=8", "--set", "global_batch_size=32")
-    verdicts = {name: one["verdict"] for name, one in answers(*QWEN, *batch).items()}
-    assert verdicts["ddp"] == "cannot start" and verdicts["nd 2d"] == "does not fit"
-    code, _, err = call(*QWEN, *batch, "--set", "strategy=fsdp")
-    assert code == 2 and find_codes(err) == ["SL-predict-batch"]
-
-
-def test_how_many_gpus_a_node_has_is_said_or_asked(call: Call) -> None:
-    """Those of hsdp and zeropp alone depend on it; the shipped ones were counted with four."""
     assert (
-        "--gpus-per-node" in call(*VIT)[1] and "--gpus-per-node" not in call(*VIT, "--set", "strategy=ddp")[1]
+        call(*ASKED["charts, by verdict"], "--page", page)[0] == 0 and "logits and loss" in page.read_text()
     )
-    code, out, _ = call(*VIT, "--gpus-per-node", "4")
-    assert code == 0 and "--gpus-per-node" not in out and NOT_KNOWN not in out
-    _, out, _ = call(*VIT, "--gpus-per-node", "2")
-    assert {line.split()[0] for line in out.splitlines() if NOT_KNOWN in line} == {"hsdp", "zeropp"}
-    assert "--per-node 2 --set model=vit_huge --set strategy=hsdp" in out
 
 
-def test_a_micro_batch_beyond_the_counted_ones_is_called_so(call: Call, answers: Answers) -> None:
-    asked = (*VIT, "--set", "strategy=ddp")
-    assert answers(*asked)["ddp"]["counted_micro_batch_size"] == 32
-    told = {gib: call(*asked, "--device-gib", gib)[1] for gib in ("79.2", "20", "90000")}
-    found = {
-        gib: {*re.findall(r"(\d+)(?: [a-z ]+)? \(estimate\)", conclusion(out))} for gib, out in told.items()
-    }
-    assert found == {"79.2": {"167"}, "20": set(), "90000": {"65536"}}
-    shown = {gib: {*re.findall(r"(~\d+\+?) ", out)} for gib, out in told.items()}
-    assert shown == {"79.2": {"~167"}, "20": set(), "90000": {"~65536+"}}
-    code, out, _ = call(*VIT, "--set", "image_size=224")
-    assert code == 0 and NOT_KNOWN not in out, "an image size of 0 is the model's own"
-
-
-def test_the_printed_command_names_all_that_memory_depends_on(call: Call) -> None:
+def test_the_printed_command_counts_what_memory_depends_on(call):
+    """Also a language model in a folder: that it is one cannot be told from the path."""
     held = {name for file in read_operations([SHIPPED]) for name in file.settings}
     assert held <= set(COUNTED) and len(held) > 40
-    code, out, _ = call("charts/fsdp", "--no-count", "--set", "run.config.model=vit_base")
+    asked = ("task=text", "model_path=/data/tiny qwen", "lora_rank=4", "init=pretrained", "seq_len=192")
+    code, out, _ = call("charts/ddp", *put(*asked, under="run.config."), "--no-count")
     assert code == 3, "nothing is known"
     words = shlex.split(out.split("`")[1])
     assert words[:3] == ["python", "-m", "trainer.count"] and words[-2:] == [
         "--operations",
-        "FOLDER/fsdp.json",
+        "FOLDER/ddp.json",
     ]
     parsed = _parse(words[3:])
     settings = dict(text.split("=", 1) for text in parsed.set)
-    assert (settings["strategy"], settings["model"]) == ("fsdp", "vit_base") and parsed.ranks >= 1
-    code, _, err = call("--model", "vit_base", "--gpus", "16")
-    assert code == 2 and find_codes(err) == ["SL-predict-not-counted"] and "--count" in err
-    assert "--per-node 8 --set model=vit_base --set strategy=fsdp --set dataset=timm" in err
-
-
-def test_the_printed_command_counts_a_language_model_in_a_folder_with_adapters(call: Call) -> None:
-    """That it is a language model cannot be told from the path."""
-    asked = ("task=text", "model_path=/data/tiny qwen", "lora_rank=4", "init=pretrained", "seq_len=192")
-    settings = [word for one in asked for word in ("--set", f"run.config.{one}")]
-    words = shlex.split(call("charts/ddp", *settings, "--no-count")[1].split("`")[1])
-    given = dict(text.split("=", 1) for text in _parse(words[3:]).set)
-    assert given["task"] == "text" and given["model_path"] == "/data/tiny qwen"
-
-
-def test_what_fits_is_named_with_what_it_takes_and_what_sends_least_goes_first(call: Call) -> None:
-    assert choose(call(*VIT)[1]) == "ddp" and choose(call(*QWEN, "--device-gib", "40")[1]) == "fsdp"
-    assert choose(call(*QWEN)[1]) == "zero1", "four rows fit; of ddp, which sends less, one"
-    code, out, _ = call(*QWEN, "--set", "strategy=ddp")
-    assert code == 0 and "59.51 of 79.2 GiB" in conclusion(out) and "=blocks" in conclusion(out)
-
-
-def test_checkpointing_is_what_makes_room(call: Call) -> None:
-    """4 GPUs of 24 GB: no strategy fits as it comes; more GPUs are not needed."""
-    small = (*QWEN, "--gpus", "4", "--device-gib", "24")
-    code, out, _ = call(*small)
-    assert code == 10 and "activation_checkpointing=blocks" in conclusion(out) and "18.21 of 24 GiB" in out
-    code, out, _ = call(*small, "--set", "activation_checkpointing=blocks", "--set", "strategy=fsdp")
-    assert code == 0 and "18.21 of 24 GiB" in conclusion(out), "as a question about it answers"
-    files = list(read_operations([SHIPPED]))
-    found = answer(ask_of_model("qwen2.5-3b", 8, files, ()), files, DEVICE_GIB, None)
-    narrow = [one for one in found if isinstance(one, Prediction) and one.largest == 1]
-    assert [one.question.name for one in narrow] == ["ddp", "nd 1d"]
-    assert re.search(r"=blocks [a-z ]+ \S+ of 79.2 GiB", conclude(narrow))
-
-
-@pytest.mark.parametrize("device_gib", ["8", "20.5"])
-def test_where_none_fits_what_does_is_named_or_nothing_is_said_to(call: Call, device_gib: str) -> None:
-    code, out, _ = call(*QWEN, "--device-gib", device_gib)
-    said = conclusion(out)
-    assert code == 10 and "nd 4d " in said and f"17.72 of {device_gib} GiB" in said
-    taken = re.findall(r", ([\d.]+) of", said)
-    assert all(float(one) <= GATE * float(device_gib) for one in taken)
-    _, out, _ = call(*QWEN, "--set", "strategy=nd", "--device-gib", "40")
-    assert re.search(r"nd 1d:? .*=.* \S+ of 40 GiB", out), "more dimensions hold less"
-
-
-def test_what_is_not_known_is_not_said(call: Call) -> None:
-    """Of 9 ranks no file of hsdp, nd or zero3 answers."""
-    some = (*VIT, "--gpus", "9", "--no-count")
-    out = call(*some, "--set", "micro_batch_size=1")[1]
-    assert NOT_KNOWN in out and choose(out) == "ddp"
-    assert "of 3 GiB" in conclusion(call(*some, "--device-gib", "3")[1])
+    assert (settings["task"], settings["model_path"]) == ("text", "/data/tiny qwen") and parsed.ranks >= 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from stratlab.predict import counting
 from stratlab.predict.counting import NotCounted, count_operations
 from tests.codes import find_codes
-from tests.stratlab.predict.conftest import Answers, Call
 from tests.stratlab_spec.memory.operations_files import ask, write_file
 from trainer.memory_estimation.rules import read_countable
 
@@ -44,26 +42,18 @@ def play(program: Path, script: str) -> None:
         (("charts/ddp", "--set", "run.config.offload=optimizer"), "ddp: run.config.offload=optimizer"),
     ],
 )
-def test_what_the_trainer_refuses_of_what_was_typed_ends_with_2(
-    call: Call, arguments: tuple[str, ...], named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_trainer_refuses_of_what_was_typed_ends_with_2(call, arguments, named, monkeypatch):
     monkeypatch.setattr(counting, "_run_trainer", lambda *_: pytest.fail("it was counted"))
     code, out, err = call(*arguments)
     assert (code, out) == (2, "") and named in err and "TRAINER_" not in err
 
 
-def test_one_strategy_that_refuses_a_setting_hides_no_other(answers: Answers) -> None:
-    found = answers("--model", "qwen2.5-3b", "--set", "offload=optimizer")
-    assert (found["ddp"]["verdict"], found["zero2"]["verdict"]) == ("cannot start", "not known")
-
-
-def test_what_cannot_be_counted_is_not_known(call: Call) -> None:
-    """A run of it starts, so nothing that was typed is wrong; the trainer says so without counting anything."""
+def test_what_cannot_be_counted_is_not_known(call):
     code, out, _ = call("--model", "vit_huge", "--set", "strategy=ddp", "--set", "compile=true", "--count")
     assert code == 3 and "compile=true" in out
 
 
-def test_what_no_file_answers_is_counted_and_kept(call: Call, tmp_path: Path, program: Path) -> None:
+def test_what_no_file_answers_is_counted_and_kept(call, tmp_path, program):
     code, _, err = call("charts/fsdp", *UNCOUNTED)
     assert code == 0 and "count 1 of 8" in err
     assert len(list((tmp_path / "cache/stratlab/operations").iterdir())) == 1
@@ -71,20 +61,7 @@ def test_what_no_file_answers_is_counted_and_kept(call: Call, tmp_path: Path, pr
     assert call("charts/fsdp", *UNCOUNTED)[0] == 0, "the second time nothing is counted"
 
 
-def test_without_a_cache_it_answers_and_says_so_once(
-    call: Call, tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two strategies are counted; the program's file is of the first alone, and the second is counted each time."""
-    place = tmp_path / "a file"
-    place.touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
-    code, out, err = call("charts/fsdp", "charts/hsdp", *UNCOUNTED, "--json")
-    assert code == 0 and len(json.loads(out)) == 2
-    assert err.count("count 1 of 8") == 2 and err.count("XDG_CACHE_HOME") == 1
-
-
-def test_of_a_model_it_counts_only_when_told_to(call: Call, answers: Answers, program: Path) -> None:
-    """The program's file is of fsdp: it hides no other strategy, and the others are still counted when told to."""
+def test_of_a_model_it_counts_only_when_told_to(call, answers, program):
     code, _, err = call(*VIT_BASE)
     assert code == 2 and "count 1 of 8" not in err
     code, out, err = call(*VIT_BASE, "--count", "--set", "strategy=fsdp")
@@ -106,10 +83,7 @@ def test_of_a_model_it_counts_only_when_told_to(call: Call, answers: Answers, pr
         ("vit_huge", ("activation_checkpointing=blocks",)),
     ],
 )
-def test_only_what_is_typed_is_asked_of_the_trainer(
-    call: Call, program: Path, tmp_path: Path, model: str, typed: tuple[str, ...]
-) -> None:
-    """Defaults of shipped files are none of it: the trainer takes each count as it is asked."""
+def test_only_what_is_typed_is_asked_of_the_trainer(call, program, tmp_path, model, typed):
     seen = tmp_path / "seen"
     play(program, f"(env; echo ARGS=$*) | grep -E '^(TRAINER_|ARGS)' >> {seen}; exit 1")
     call("--model", model, "--gpus", "8", *(word for text in typed for word in ("--set", text)), "--count")
@@ -130,28 +104,17 @@ def test_only_what_is_typed_is_asked_of_the_trainer(
 
 @pytest.mark.parametrize(("code", "offered"), [(2, False), (1, True)], ids=["refused", "failed"])
 def test_the_trainer_s_complaints_are_in_the_words_typed_and_what_it_refuses_is_not_offered(
-    code: int, offered: bool, call: Call, program: Path
-) -> None:
+    code, offered, call, program
+):
     play(program, f"echo TRAINER_COMPILE=true: cannot be counted >&2\nexit {code}")
     out = call("charts/fsdp", *UNCOUNTED)[1]
     assert "run.config.compile=true" in out and ("trainer.count" in out) is offered
-    out = call(
-        "--model",
-        "vit_huge",
-        "--set",
-        "dp_shard=4",
-        "--set",
-        "strategy=hsdp",
-        "--count",
-        "--set",
-        "seq_len=9",
-    )[1]
+    typed = ("--set", "dp_shard=4", "--set", "strategy=hsdp", "--set", "seq_len=9")
+    out = call("--model", "vit_huge", *typed, "--count")[1]
     assert "TRAINER_" not in out and "run.config" not in out
 
 
-def test_weights_of_a_cluster_are_told_before_anything_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_of_a_cluster_are_told_before_anything_is_started(tmp_path, monkeypatch):
     started = []
     monkeypatch.setattr(
         counting, "_run_trainer", lambda *_: started.append(1) or (_ for _ in ()).throw(OSError)

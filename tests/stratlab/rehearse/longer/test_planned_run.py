@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from stratlab.cli import app
 from stratlab.helm import find_helm, render_chart
 from stratlab.rehearsal_plan import PlannedRun, RehearsalRequest, build_planned_run, build_rehearsal_plan
 from stratlab.user_error import UserError
@@ -31,7 +29,7 @@ def refused(tmp_path: Path, *charts: Path, **options: object) -> tuple[list[str]
     return find_codes(failure.value), str(failure.value)
 
 
-def test_nodes_processes_folder_and_tracking_uri_reach_the_pods(chart: Path, tmp_path: Path) -> None:
+def test_nodes_processes_folder_and_tracking_uri_reach_the_pods(chart, tmp_path):
     (run,) = plan(tmp_path, chart, nodes=2, processes=3)
     assert run.run_dir == tmp_path / "runs" / "demo" / "tiny"
     assert [pod.name for pod in run.pods] == ["tiny-worker-0", "tiny-worker-1"]
@@ -44,7 +42,7 @@ def test_nodes_processes_folder_and_tracking_uri_reach_the_pods(chart: Path, tmp
     assert plan(tmp_path, chart, name="other")[0].run_dir.name == "other"
 
 
-def test_what_is_asked_for_wrongly_is_refused(chart: Path, tmp_path: Path) -> None:
+def test_what_is_asked_for_wrongly_is_refused(chart, tmp_path):
     broken = [write_chart(tmp_path / name, job="{{ fail `not this` }}") for name in ("broken", "other")]
     for charts, options, code in (
         ((chart, chart), {}, "SL-chart-twice"),
@@ -75,9 +73,7 @@ def test_what_is_asked_for_wrongly_is_refused(chart: Path, tmp_path: Path) -> No
         ("name: TRAINER_RUN", "name: TRAINER_NAME", "SL-no-trainer-run", "TRAINER_RUN"),
     ],
 )
-def test_what_a_rehearsal_does_not_know_is_refused_by_name(
-    tmp_path: Path, old: str, new: str, code: str, named: str
-) -> None:
+def test_what_a_rehearsal_does_not_know_is_refused_by_name(tmp_path, old, new, code, named):
     assert old in JOB
     job = JOB.replace(old, new, 1).replace("apiVersion: v1\napiVersion", "apiVersion")
     settings = [f"run.results.mountPath={tmp_path}"]
@@ -86,8 +82,7 @@ def test_what_a_rehearsal_does_not_know_is_refused_by_name(
     assert find_codes(failure) == [code] and named in str(failure)
 
 
-def test_a_shipped_chart_needs_no_token_and_no_login(tmp_path: Path) -> None:
-    """Both are for a cluster: a projected volume for the waiter, and a Secret for MLflow; one's own is refused."""
+def test_a_shipped_chart_needs_no_token_and_no_login(tmp_path):
     (run,) = plan(tmp_path, DDP, settings=["run.mlflow.existingSecret=login"])
     assert run.analysis and run.analysis.claims == (tmp_path / "runs",)
     assert run.pods[0].commands[0].env["MLFLOW_TRACKING_URI"] == URI
@@ -96,20 +91,7 @@ def test_a_shipped_chart_needs_no_token_and_no_login(tmp_path: Path) -> None:
     assert codes == ["SL-value-of-cluster"] and "HF_TOKEN" in told and "hub" in told
 
 
-def test_results_beside_the_folder_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mount path may hold no `..`, which a relative folder does."""
-    (tmp_path / "here").mkdir()
-    chart = str(DDP.absolute())
-    monkeypatch.chdir(tmp_path / "here")
-    asked: list[RehearsalRequest] = []
-    monkeypatch.setattr("stratlab.rehearsal.rehearse", lambda request, _: asked.append(request) or [])
-    done = CliRunner().invoke(app, ["rehearse", chart, "--results", "../there/runs"])
-    assert done.exit_code == 0, done.output
-    assert (asked[0].results, asked[0].mlflow) == (tmp_path / "there/runs", tmp_path / "there/mlflow")
-
-
-def test_what_lies_on_the_volume_is_looked_for_in_the_folder(tmp_path: Path) -> None:
-    """Of settings and of run.env; /resultsets is another folder, and a cluster may have its volume elsewhere."""
+def test_what_lies_on_the_volume_is_looked_for_in_the_folder(tmp_path):
 
     def environment(*settings: str) -> Mapping[str, str]:
         return plan(tmp_path, DDP, settings=settings)[0].pods[0].commands[-1].env

@@ -1,9 +1,4 @@
-"""Runs of a tiny chart from helm to their report, and what stays when something goes wrong.
-
-All charts are checked before the first run starts, and before MLflow does.
-
-Pods as processes: at the same time, to their end, and whose exit code is the run's.
-"""
+"""Runs of a tiny chart from helm to their report, and what stays when something goes wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from stratlab import rehearsal as summary
 from stratlab.machine import Interrupted, build_machine_env
 from stratlab.pod_commands import Command, Pod
 from stratlab.processes import Processes
@@ -24,7 +18,6 @@ from stratlab.progress import Display
 from stratlab.rehearsal import (
     LocalPodEnd,
     RunEnd,
-    check_settings,
     deciding_end,
     describe_end,
     describe_stop,
@@ -32,8 +25,8 @@ from stratlab.rehearsal import (
     rehearse,
     run_pods,
 )
-from stratlab.rehearsal_plan import PlannedRun, RehearsalRequest
-from stratlab.trainer_program import Answers, Refused
+from stratlab.rehearsal_plan import RehearsalRequest
+from stratlab.trainer_program import Refused
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 from tests.stratlab.rehearse.conftest import TRAIN, no_server, write_chart
@@ -49,9 +42,7 @@ def run(tmp_path: Path, screen: Screen, *charts: Path, fault: str = "", **option
     return rehearse(request, screen[0], start_server=no_server)
 
 
-def test_a_run_trains_waits_and_is_analyzed(
-    chart: Path, tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_trains_waits_and_is_analyzed(chart, tmp_path, screen, monkeypatch):
     monkeypatch.setenv("TRAINER_LR", "9")
     (end,) = run(tmp_path, screen, chart)
     run_dir = tmp_path / "out/runs/demo/tiny"
@@ -71,9 +62,7 @@ def test_a_run_trains_waits_and_is_analyzed(
     assert (told["samples_per_s"], told["train_loss"], told["test_accuracy_pct"]) == (800.0, 0.25, None)
 
 
-def test_a_stopped_run_says_how_it_goes_on(
-    chart: Path, tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_says_how_it_goes_on(chart, tmp_path, screen, monkeypatch):
     run_dir = tmp_path / "out/runs/demo/tiny"
 
     def stop(pods: object, processes: object, env: object, logs: object, tick: object) -> None:
@@ -93,7 +82,7 @@ def test_a_stopped_run_says_how_it_goes_on(
     assert f"stratlab analyze {run_dir}" in describe_stop(run_dir)
 
 
-def test_a_failure_shows_code_reason_and_the_last_lines(chart: Path, tmp_path: Path, screen: Screen) -> None:
+def test_a_failure_shows_code_reason_and_the_last_lines(chart, tmp_path, screen):
     other = write_chart(tmp_path / "other")
     ends = run(tmp_path, screen, chart, other, fault="10")
     assert [(end.name, end.code) for end in ends] == [("tiny", 10)]
@@ -104,32 +93,17 @@ def test_a_failure_shows_code_reason_and_the_last_lines(chart: Path, tmp_path: P
     assert "restartPolicy" not in shown
 
 
-def test_keep_going_and_codes_that_a_cluster_would_try_again(
-    chart: Path, tmp_path: Path, screen: Screen
-) -> None:
+def test_keep_going_and_codes_that_a_cluster_would_try_again(chart, tmp_path, screen):
     other = write_chart(tmp_path / "other")
     ends = run(tmp_path, screen, chart, other, fault="143", keep_going=True, analysis=False)
     assert [end.code for end in ends] == [143, 143]
     assert "restartPolicy ExitCode" in screen[1]()
 
 
-def test_a_full_volume_is_told_although_neither_log_nor_reason_could_be_written(
-    tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = "the volume of /data has 0 of 61440 bytes free"
-    monkeypatch.setattr(summary, "say_full", lambda folder: said)
-    chart = write_chart(tmp_path / "tiny", train="import sys; sys.exit(int(sys.argv[1]))")
-    assert [end.code for end in run(tmp_path, screen, chart, fault="13")] == [13]
-    assert "exit code 13 (storage full) in tiny-worker-0" in screen[1]() and said in screen[1]()
-
-
 @pytest.mark.parametrize(
     ("fault", "last", "analyzed"), [("12", "ended", True), ("143", "ended", False), ("2", "started", False)]
 )
-def test_the_traces_of_a_run_that_failed_for_good_are_analyzed(
-    tmp_path: Path, screen: Screen, fault: str, last: str, analyzed: bool
-) -> None:
-    """An attempt that has not ended is of another start, which is at work: beside it this one was refused."""
+def test_the_traces_of_a_run_that_failed_for_good_are_analyzed(tmp_path, screen, fault, last, analyzed):
     traces = 'os.mkdir(run_dir + "/traces"); json.dump({}, open(run_dir + "/traces/manifest.json", "w"))\n'
     train = TRAIN.replace("code = int(", f"{traces}code = int(").replace(
         '"event": "ended"', f'"event": "{last}"'
@@ -139,9 +113,7 @@ def test_the_traces_of_a_run_that_failed_for_good_are_analyzed(
     assert (tmp_path / "out/runs/demo/tiny/analysis/report.html").exists() is analyzed
 
 
-def test_a_refused_setting_leaves_nothing_and_gives_the_old_run_back(
-    chart: Path, tmp_path: Path, screen: Screen
-) -> None:
+def test_a_refused_setting_leaves_nothing_and_gives_the_old_run_back(chart, tmp_path, screen):
     ends = run(tmp_path, screen, chart, fault="refuse")
     assert [end.code for end in ends] == [2]
     assert "  | TRAINER_LR=-1: " in screen[1]() and "log:" not in screen[1]()
@@ -157,8 +129,7 @@ def test_a_refused_setting_leaves_nothing_and_gives_the_old_run_back(
     assert [entry.name for entry in run_dir.parent.iterdir() if entry.name != "tiny"] == [".logs"]
 
 
-def test_the_second_chart_is_refused_before_the_first_is_trained(tmp_path: Path, screen: Screen) -> None:
-    """With real charts; a server that is started would be an error here."""
+def test_the_second_chart_is_refused_before_the_first_is_trained(tmp_path, screen):
 
     def no_server(*_: object, **__: object) -> None:
         raise AssertionError("MLflow was started")
@@ -171,26 +142,6 @@ def test_the_second_chart_is_refused_before_the_first_is_trained(tmp_path: Path,
         rehearse(request, screen[0], start_server=no_server)  # type: ignore[arg-type]
     assert refusal.value.code == 2 and "single: " in str(refusal.value) and "ddp" not in str(refusal.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_long_check_is_told_ever_more_rarely(
-    tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask(runs: object, env: object, options: object, waiting: Callable[[float], object]) -> Answers:
-        for seconds in range(5, 65, 5):
-            waiting(seconds)
-        return Answers({})
-
-    monkeypatch.setattr("stratlab.rehearsal.ask_trainer", ask)
-    monkeypatch.setattr("stratlab.rehearsal.TRAINER", ("tiny",))
-    pod = Pod("tiny", "node0", (Command("pytorch", ("tiny",), {}, None),), ())
-    check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
-    assert len(screen[1]().splitlines()) == 1 + 3
-    absent = Answers({}, "no trainer here", is_absent=True)
-    monkeypatch.setattr("stratlab.rehearsal.ask_trainer", lambda *_, **__: absent)
-    with pytest.raises(Refused) as refusal:
-        check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
-    assert refusal.value.code == 2 and "no trainer here" in str(refusal.value)
 
 
 def pod(name: str, *scripts: str) -> Pod:
@@ -210,8 +161,7 @@ def run_test_replicas(
         assert not processes.members()
 
 
-def test_init_containers_run_before_the_container_and_share_its_log(tmp_path: Path) -> None:
-    """And end the pod when they fail."""
+def test_init_containers_run_before_the_container_and_share_its_log(tmp_path):
     good = pod("a", "print('first')", "import os; print('then', os.environ['NAME'])")
     ends = run_test_replicas([good, pod("b", "raise SystemExit(3)", "print('never')")], tmp_path)
     assert {(end.pod, end.code) for end in ends} == {("a", 0), ("b", 3)}
@@ -219,19 +169,7 @@ def test_init_containers_run_before_the_container_and_share_its_log(tmp_path: Pa
     assert "never" not in (tmp_path / "b.log").read_text()
 
 
-def test_pods_run_at_the_same_time(tmp_path: Path) -> None:
-    meet = (
-        "import os, time; open('{}', 'w'); [time.sleep(.05) for _ in range(200) if not os.path.exists('{}')]"
-    )
-    a, b = tmp_path / "a", tmp_path / "b"
-    started = time.monotonic()
-    ends = run_test_replicas([pod("x", meet.format(a, b)), pod("y", meet.format(b, a))], tmp_path)
-    assert [end.code for end in ends] == [0, 0]
-    assert time.monotonic() - started < 8
-
-
-def test_the_others_are_stopped_some_time_after_a_failure(tmp_path: Path) -> None:
-    """A signal counts as in a container."""
+def test_the_others_are_stopped_some_time_after_a_failure(tmp_path):
     started = time.monotonic()
     killed = pod("fails", "import os; os.kill(os.getpid(), 9)")
     ends = run_test_replicas([pod("waits", "import time; time.sleep(60)"), killed], tmp_path, 0.5)
@@ -251,14 +189,14 @@ def test_the_others_are_stopped_some_time_after_a_failure(tmp_path: Path) -> Non
         ([12, 10], 12),
     ],
 )
-def test_which_exit_code_is_the_runs(codes: list[int], decides: int) -> None:
+def test_which_exit_code_is_the_runs(codes, decides):
     ends = [LocalPodEnd(f"p{index}", Path("log"), code) for index, code in enumerate(codes)]
     assert deciding_end(ends).code == decides
     stopped = LocalPodEnd("b", Path("log"), 1, stopped=True)
     assert deciding_end([*ends, stopped]).code == decides, "who was only stopped never decides"
 
 
-def test_a_missing_program_is_named(tmp_path: Path) -> None:
+def test_a_missing_program_is_named(tmp_path):
     missing = Pod("a", "a", (Command("c", ("no-such-program",), {}, None),), ())
     failure = raised(run_test_replicas, [pod("first", "import time; time.sleep(60)"), missing], tmp_path)
     assert find_codes(failure) == ["SL-program-not-started"] and "no-such-program" in str(failure)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import subprocess
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -20,9 +19,7 @@ COMMANDS = sorted(command for command in read_commands() if command.startswith("
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, EXAMPLE])
-def test_the_documents_commands_write_their_script(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_documents_commands_write_their_script(command, tmp_path, monkeypatch):
     for name in ("charts", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "hostfile.txt").write_text("gpu-node-01 slots=8\ngpu-node-02 slots=8\n")
@@ -35,12 +32,12 @@ def test_the_documents_commands_write_their_script(
     assert str(tmp_path / "results/runs/demo") in script.read_text()
 
 
-def test_there_is_one_command_for_each_starter() -> None:
+def test_there_is_one_command_for_each_starter():
     starters = sorted(words[words.index("--for") + 1] for words in map(split, COMMANDS))
     assert starters == ["docker", "hostfile", "slurm", "torchrun"]
 
 
-def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     given = ["render", str(ROOT / "charts/ddp"), "--for", "torchrun", "--set", "run.accelerator="]

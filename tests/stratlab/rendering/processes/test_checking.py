@@ -20,10 +20,7 @@ def settings(tmp_path: Path, **changes: str) -> dict[str, str]:
     return {f"TRAINER_{name.upper()}": value for name, value in given.items()}
 
 
-def test_a_check_that_takes_long_is_heard_of_and_ends_with_who_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of more runs than a pipe holds, by a trainer that is slow to listen."""
+def test_a_check_that_takes_long_is_heard_of_and_ends_with_who_asked(tmp_path, monkeypatch):
     (tmp_path / "slow").mkdir()
     late = "import json, sys, time; time.sleep(0.7); asked = json.load(sys.stdin)\n"
     (tmp_path / "slow" / "program.py").write_text(late + ANSWER)
@@ -50,7 +47,7 @@ def test_a_check_that_takes_long_is_heard_of_and_ends_with_who_asked(
     assert time.monotonic() - began < 0.6, "the process has been ended, not waited for"
 
 
-def test_every_run_is_judged_and_none_is_started(tmp_path: Path) -> None:
+def test_every_run_is_judged_and_none_is_started(tmp_path):
     finished = tmp_path / "default" / "b"
     finished.mkdir(parents=True)
     (finished / "summary.json").write_text("{}")
@@ -70,7 +67,7 @@ def test_every_run_is_judged_and_none_is_started(tmp_path: Path) -> None:
     assert ask_trainer({"b": runs["finished"]}, os.environ, ["--replace"], PYTHON) == Answers({})
 
 
-def test_elsewhere_neither_data_nor_folders_are_looked_at(tmp_path: Path) -> None:
+def test_elsewhere_neither_data_nor_folders_are_looked_at(tmp_path):
     prepared = "/results/_prepared/pets"
     there = settings(tmp_path, dataset_path=prepared, model_path="/results/_prepared/vit", results="/nowhere")
     del there["TRAINER_MODEL"]  # two names of a model are refused
@@ -85,12 +82,7 @@ def test_elsewhere_neither_data_nor_folders_are_looked_at(tmp_path: Path) -> Non
     assert refused["short"][1][0].startswith("TRAINER_PROFILE_STEPS=3: ")
 
 
-def test_a_trainer_that_cannot_be_asked_is_no_refusal(tmp_path: Path) -> None:
-    answers = ask_trainer({"a": settings(tmp_path)}, os.environ, ["--nope"], PYTHON)
-    assert answers.refused == {} and "--nope" in answers.reason
-
-
-def test_a_sentence_names_the_settings_as_a_chart_does_and_is_said_once() -> None:
+def test_a_sentence_names_the_settings_as_a_chart_does_and_is_said_once():
     problem = "TRAINER_WARMUP_STEPS=20: must be below TRAINER_STEPS=4; TRAINER_WAIT_S and MY_TRAINER_LR stay"
     told = (
         "run.config.warmup_steps=20: must be below run.config.steps=4; TRAINER_WAIT_S and MY_TRAINER_LR stay"
@@ -100,7 +92,7 @@ def test_a_sentence_names_the_settings_as_a_chart_does_and_is_said_once() -> Non
     assert list_refusals(answers, 3) == ["a, b: x", "a: y"]
 
 
-def test_processes_on_several_nodes_are_told_with_the_nodes_that_a_chart_sets() -> None:
+def test_processes_on_several_nodes_are_told_with_the_nodes_that_a_chart_sets():
     answers = Answers({"hsdp": (2, ["must be a multiple of 16 x 4 processes = 64"])})
     two = {"hsdp": {"PET_NNODES": "2:2", "PET_NPROC_PER_NODE": "2"}}
     (line,) = list_refusals(answers, 1, two)

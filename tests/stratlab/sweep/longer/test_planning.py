@@ -1,7 +1,4 @@
-"""Every release is rendered by the real helm before anything starts; all mistakes come at once.
-
-The loop of a tuning with real charts and helm; the place where candidates run is a stand-in with known speeds.
-"""
+"""Every release is rendered by the real helm before anything starts; all mistakes come at once."""
 
 from __future__ import annotations
 
@@ -16,15 +13,8 @@ import pytest
 
 from stratlab.helm import REPOSITORY, find_helm
 from stratlab.sweep import planned_release
-from stratlab.sweep.definition import Sweep, read_sweep
-from stratlab.sweep.planned_release import (
-    Planned,
-    build_sweep_plan,
-    expand,
-    foretell_all,
-    hash_asked,
-    merge_values,
-)
+from stratlab.sweep.definition import Sweep
+from stratlab.sweep.planned_release import Planned, build_sweep_plan, foretell_all, hash_asked, merge_values
 from stratlab.sweep.state import State, read_state
 from stratlab.sweep.tuning_loop import Workbench, tune_strategies
 from stratlab.sweep.tuning_search import name_candidate
@@ -32,8 +22,6 @@ from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 from tests.stratlab.sweep.stand_ins import Heard
-
-EXAMPLE = REPOSITORY / "examples" / "sweep.yaml"
 
 
 def plan_of(folder: Path, **changes: object) -> list[Planned]:
@@ -50,21 +38,7 @@ def refused(folder: Path, **changes: object) -> list[str]:
     return str(failure.value).splitlines()[1:]
 
 
-def test_the_example_renders_and_says_what_the_cluster_gets() -> None:
-    sweep = read_sweep(EXAMPLE)
-    releases = expand(sweep)[:2]
-    plan = build_sweep_plan(sweep, EXAMPLE.parent, find_helm(), lambda text: None, releases)
-    assert [planned.release for planned in plan] == releases
-    first = plan[0]
-    assert first.facts.run_directory == f"/results/{sweep.comparison}/{first.release.name}"
-    assert (first.facts.results_claim, first.facts.processes) == ("stratlab-results", 2)
-    assert first.api.name == "pytorchjob" and first.has_analysis
-    config = first.values["run"]["config"]
-    assert (config["model"], config["epochs"]) == ("cnn", 3), "of the values file; `set` wins over it"
-    assert first.workload.object["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
-
-
-def test_the_trainer_is_told_the_processes_of_a_node(tmp_path: Path) -> None:
+def test_the_trainer_is_told_the_processes_of_a_node(tmp_path):
     """As an operator would: 2 nodes of 3."""
     analysis = {"run.analysis.enabled": False, "run.workload.api": "trainjob"}
     (planned,) = plan_of(tmp_path, set={"run.processesPerNode": 3, **analysis})
@@ -73,8 +47,7 @@ def test_the_trainer_is_told_the_processes_of_a_node(tmp_path: Path) -> None:
     assert told == ("2", "3")
 
 
-def test_the_second_file_wins_over_the_first(tmp_path: Path) -> None:
-    """And `set` over both, and the matrix over `set`."""
+def test_the_second_file_wins_over_the_first(tmp_path):
     (tmp_path / "over.yaml").write_text("run: {config: {lr: 0.25, seed: 5}}")
     (tmp_path / "empty.yaml").write_text("")
     (planned,) = plan_of(
@@ -89,7 +62,7 @@ def test_the_second_file_wins_over_the_first(tmp_path: Path) -> None:
     assert (env["TRAINER_LR"], env["TRAINER_STEPS"], env["TRAINER_COMPARISON"]) == ("0.25", "30", "demo")
 
 
-def test_what_does_not_fit_is_foretold_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_foretold_first(monkeypatch, tmp_path):
     plan = plan_of(tmp_path, repeats=3)
     names = [each.release.name for each in plan]
     said = dict(zip(names, ("a: fits", "", "c: does not"), strict=True))
@@ -97,20 +70,19 @@ def test_what_does_not_fit_is_foretold_first(monkeypatch: pytest.MonkeyPatch, tm
     assert foretell_all(plan) == ["c: does not", "a: fits"]
 
 
-def test_what_a_chart_refuses_is_told_once_for_all_releases_it_concerns(tmp_path: Path) -> None:
+def test_what_a_chart_refuses_is_told_once_for_all_releases_it_concerns(tmp_path):
     matrix = {"strategy": ["ddp"], "run.config.model": ["cnn", "cmm"], "run.nodes": [1, 0]}
     lines = refused(tmp_path, matrix=matrix)
     assert any(line.strip().startswith("demo-ddp-cnn-nodes0: ") for line in lines)
     assert any("demo-ddp-cmm-nodes1" in line for line in lines) and "demo-ddp-cnn-nodes1" not in str(lines)
 
 
-def test_a_sweep_names_its_api(tmp_path: Path) -> None:
-    """Which one `auto` is shows on the cluster alone, and a sweep is planned before."""
+def test_a_sweep_names_its_api(tmp_path):
     (line,) = refused(tmp_path, set={"run.workload.api": "auto"})
     assert find_codes(line) == ["SL-sweep-api-auto"]
 
 
-def test_missing_charts_and_files_are_told_together(tmp_path: Path) -> None:
+def test_missing_charts_and_files_are_told_together(tmp_path):
     (tmp_path / "list.yaml").write_text("[]")
     matrix = {"strategy": ["ddp", "fdsp"]}
     lines = refused(tmp_path, values=["base.yaml", "nope.yaml", "list.yaml"], matrix=matrix)
@@ -121,7 +93,7 @@ def test_missing_charts_and_files_are_told_together(tmp_path: Path) -> None:
     assert "fdsp" in lines[0] and f"{tmp_path}/nope.yaml" in lines[1]
 
 
-def test_merging_is_that_of_helm(tmp_path: Path) -> None:
+def test_merging_is_that_of_helm(tmp_path):
     base = {"run": {"env": [{"name": "A"}], "nodes": 1, "config": {"lr": 1}}}
     over = {"run": {"env": [], "nodes": 2, "config": {"model": "cnn"}}, "more": {"a": 1}}
     (tmp_path / "Chart.yaml").write_text("{apiVersion: v2, name: probe, version: 0.1.0}")
@@ -137,7 +109,7 @@ def test_merging_is_that_of_helm(tmp_path: Path) -> None:
     assert base["run"]["nodes"] == 1, "the base is left as it was"
 
 
-def test_the_hash_does_not_depend_on_how_helm_keeps_numbers() -> None:
+def test_the_hash_does_not_depend_on_how_helm_keeps_numbers():
     typed, stored = {"a": 1.0, "b": [{"c": 2.0}], "d": 0.1}, {"d": 0.1, "b": [{"c": 2}], "a": 1}
     assert hash_asked("ddp", typed) == hash_asked("ddp", stored)
     assert hash_asked("ddp", typed) != hash_asked("fsdp", typed)
@@ -215,7 +187,7 @@ def tune(place: Any, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: config.get("reduce_bucket_mib") for name, config in configs.items()}, record
 
 
-def test_the_best_candidate_goes_into_every_repeat_of_the_comparison(tmp_path: Path) -> None:
+def test_the_best_candidate_goes_into_every_repeat_of_the_comparison(tmp_path):
     place = StandInPlace()
     found = buckets, record = tune(place, tmp_path)
     last = name_candidate("demo-ddp", {"reduce_bucket_mib": 100, "reduce_dtype": "bf16"})
@@ -231,7 +203,7 @@ def test_the_best_candidate_goes_into_every_repeat_of_the_comparison(tmp_path: P
     assert tune(place, tmp_path) == found and place.ran == [], "a second start chooses the same"
 
 
-def test_what_has_not_ended_stops_the_tuning_and_the_next_start_goes_on(tmp_path: Path) -> None:
+def test_what_has_not_ended_stops_the_tuning_and_the_next_start_goes_on(tmp_path):
     place = StandInPlace(unfinished=SMALL)
     failure = raised(tune, place, tmp_path)
     assert find_codes(failure) == ["SL-candidate-not-ended"] and SMALL in str(failure)

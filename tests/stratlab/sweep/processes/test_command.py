@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from stratlab import cli
 from stratlab.cluster import connection
 from stratlab.commands import sweep as sweep_tables
-from stratlab.helm import REPOSITORY, find_helm
+from stratlab.helm import REPOSITORY
 from stratlab.sweep import cluster_sweep as cluster_place
 from stratlab.sweep import cluster_sweep as sweep
 from stratlab.sweep.state import State, only_one, state_file, tuning_file
 from tests.codes import find_codes
-from tests.stratlab.cluster.fake_api import FakeApi, serve
 
 SWEEP = """
 comparison: demo
@@ -26,12 +24,6 @@ namespace: lab
 charts: {charts}
 matrix: {{strategy: [ddp], run.nodes: [1, 2]}}
 set: {{run.accelerator: "", run.config.global_batch_size: 128}}
-"""
-HELM = """#!/bin/sh
-case "$1" in template|show|version) exec {helm} "$@" ;; esac
-echo "$@" >> {log}
-echo "Error: release: not found" >&2
-exit 1
 """
 
 
@@ -50,9 +42,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return int(end.value.code or 0)
 
 
-def test_a_dry_run_needs_no_cluster_and_starts_nothing(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_needs_no_cluster_and_starts_nothing(file, monkeypatch, capsys):
     assert call(monkeypatch, file, "--dry-run") == 0
     shown = capsys.readouterr().out
     assert "demo-ddp-nodes1" in shown and "demo-ddp-nodes2" in shown
@@ -64,9 +54,7 @@ def test_a_dry_run_needs_no_cluster_and_starts_nothing(
     assert find_codes(capsys.readouterr().err) == ["SL-already-at-work"]
 
 
-def test_what_the_trainer_refuses_is_told_before_a_cluster_is_asked(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_trainer_refuses_is_told_before_a_cluster_is_asked(file, monkeypatch, capsys):
     given = file.read_text().replace("run.nodes: [1, 2]", "run.config.profile_steps: [3, 24]")
     file.write_text(given.replace('"",', '"", run.nodes: 1, run.processesPerNode: 2, run.config.epochs: 1,'))
     assert call(monkeypatch, file) == 2
@@ -74,10 +62,7 @@ def test_what_the_trainer_refuses_is_told_before_a_cluster_is_asked(
     assert "demo-ddp-ps24: run.config.profile_steps=24:" in line
 
 
-def test_a_rehearsal_looks_at_data_before_its_first_run(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On this machine, where a cluster's /results is the folder's runs/; a dry run for a cluster looks at no folder."""
+def test_a_rehearsal_looks_at_data_before_its_first_run(file, monkeypatch, capsys):
     data = "run.config.dataset: imagefolder, run.config.dataset_path: /results/pets,"
     text = file.read_text().replace("[1, 2]", "[1]")
     file.write_text(text.replace('"",', f'"", run.processesPerNode: 2, run.config.model: cnn, {data}'))
@@ -88,8 +73,7 @@ def test_a_rehearsal_looks_at_data_before_its_first_run(
     assert call(monkeypatch, file, "--dry-run") == 0
 
 
-def test_a_tuned_sweep_ends_with_no_release_left(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates and comparison; what is done to the cluster has stand-ins, which note it."""
+def test_a_tuned_sweep_ends_with_no_release_left(file, monkeypatch):
     gone: list[str] = []
     tuned: list[Any] = []
 
@@ -115,36 +99,3 @@ def test_a_tuned_sweep_ends_with_no_release_left(file: Path, monkeypatch: pytest
     assert candidates == ["demo-ddp-defaults", "demo-ddp-reduce-bucket-mib-50"]
     assert sorted(gone) == sorted([*candidates, "demo-ddp"])
     assert tuned[0]["searches"][0]["chosen"] == {}
-
-
-def test_context_names_the_cluster_to_helm_and_to_us(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Two clusters; the current one is not there at all."""
-    log = tmp_path / "helm.log"
-    (tmp_path / "helm").write_text(HELM.format(helm=find_helm(), log=log))
-    (tmp_path / "helm").chmod(0o755)
-    monkeypatch.setenv("STRATLAB_HELM", str(tmp_path / "helm"))
-    with serve(FakeApi(namespaces=set())) as address:
-        servers = {"near": "http://127.0.0.1:1", "far": address}
-        kubeconfig = {
-            "current-context": "near",
-            "contexts": [{"name": name, "context": {"cluster": name, "user": "u"}} for name in servers],
-            "clusters": [{"name": name, "cluster": {"server": server}} for name, server in servers.items()],
-            "users": [{"name": "u", "user": {}}],
-        }
-        (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-        assert call(monkeypatch, file, "--dry-run", "--context", "far") == 2
-        lacks = find_codes(capsys.readouterr().err)
-        assert lacks == ["SL-namespace-missing", "SL-claim-missing", "SL-sweep-api-not-served"]
-        monkeypatch.setattr(sweep, "check_cluster", lambda *given: [])
-        assert call(monkeypatch, file, "--dry-run", "--context", "far", "--json") == 0
-    releases = json.loads(capsys.readouterr().out)["releases"]
-    assert [each["step"] for each in releases] == ["install", "install"]
-    assert releases[1]["point"] == {"strategy": "ddp", "run.nodes": 2}
-    asked = log.read_text().splitlines()
-    assert len(asked) == 2 and all(line.endswith("--kube-context far") for line in asked)
-    State(state_file(file), "demo", "far/lab").record("demo-ddp-nodes1", stage="succeeded", asked="x")
-    assert call(monkeypatch, file, "--dry-run", "--context", "near") == 2
-    assert find_codes(capsys.readouterr().err) == ["SL-state-of-another"], "another cluster's"

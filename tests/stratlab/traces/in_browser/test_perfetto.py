@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,8 +35,7 @@ SQL = {
 }
 
 
-def test_perfetto_reads_what_is_merged(tmp_path: Path) -> None:
-    """Four simulated ranks with a skewed clock, and Python's stack, each call of which reaches over a label's end."""
+def test_perfetto_reads_what_is_merged(tmp_path):
     files = simulate(tmp_path / "ranks", Scene(ranks=4, steps=2, skew_ns=SKEW_NS)).files
     trace = build_gpu_trace(4, steps=2)
     for i in range(40):

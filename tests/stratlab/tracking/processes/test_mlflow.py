@@ -1,12 +1,8 @@
-"""A server whose authority is one's own: each of the tools says so, and trusts it once it is named.
-
-Whoever comes last closes a run that nobody has closed in MLflow; against a real server.
-"""
+"""A server whose authority is one's own: each of the tools says so, and trusts it once it is named."""
 
 from __future__ import annotations
 
 import json
-import os
 import ssl
 import subprocess
 import sys
@@ -76,22 +72,7 @@ def call_as_check(server: str, environ: dict[str, str]) -> Finished:
     return Finished(done.returncode, done.stdout, "")
 
 
-def prepare_from(server: str, folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """From a mirror of the hub, which names no commit of the model."""
-    words = "-m trainer.prepare --model org/net --name x --to"
-    command = [sys.executable, *words.split(), str(folder)]
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "HF_ENDPOINT": server, **environ}
-    return subprocess.run(command, env=env, capture_output=True, text=True)
-
-
-def test_data_come_from_a_mirror_that_it_has_signed(server: str, authority: Path, tmp_path: Path) -> None:
-    done = prepare_from(server, tmp_path, {})
-    assert done.returncode == 1 and "run.certificates" in done.stderr
-    done = prepare_from(server, tmp_path, {"STRATLAB_CA_FILE": str(authority)})
-    assert done.returncode == 3 and "run.certificates" not in done.stderr
-
-
-def test_without_it_the_cause_is_said(server: str) -> None:
+def test_without_it_the_cause_is_said(server):
     with pytest.raises(MlflowError) as refused:
         Mlflow(server, {}).open_experiment("pets")
     with pytest.raises(NotLogged) as untrusted:
@@ -101,9 +82,7 @@ def test_without_it_the_cause_is_said(server: str) -> None:
     assert finding.state == "problem" and "--certificates" in finding.fix
 
 
-def test_with_it_all_of_them_get_their_answer(
-    server: str, authority: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_it_all_of_them_get_their_answer(server, authority, monkeypatch):
     environ = {"STRATLAB_CA_FILE": str(authority)}
     assert judge_mlflow(server, call_as_check(server, environ)).state == "ok"
     trust_given(environ)
@@ -134,7 +113,7 @@ def status(uri: str, run_dir: Path) -> str:
     return str(MlflowClient(uri).get_run(run_id).info.status)
 
 
-def test_an_open_run_is_closed_once_and_a_closed_one_left_alone(mlflow_server: str, run_dir: Path) -> None:
+def test_an_open_run_is_closed_once_and_a_closed_one_left_alone(mlflow_server, run_dir):
     assert "FAILED" in close_run(run_dir, mlflow_server, exit_code=13)
     assert close_run(run_dir, mlflow_server, exit_code=0) == ""
     assert status(mlflow_server, run_dir) == "FAILED"
@@ -154,9 +133,7 @@ def test_an_open_run_is_closed_once_and_a_closed_one_left_alone(mlflow_server: s
         ("analyze", None, "RUNNING"),  # it goes on
     ],
 )
-def test_whoever_comes_last_closes_what_was_left_open(
-    mlflow_server: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch, verb: str, code: int | None, left: str
-) -> None:
+def test_whoever_comes_last_closes_what_was_left_open(mlflow_server, run_dir, monkeypatch, verb, code, left):
     lines = [{"attempt": 1, "event": "started"}, {"attempt": 1, "event": "ended", "exit_code": code}]
     kept = lines[: 1 if code is None else 2]
     (run_dir / "attempts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))

@@ -14,7 +14,7 @@ from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import text_config, write_jsonl
-from trainer.data.text.text_source import check_given, load_questions
+from trainer.data.text.text_source import check_given, load_texts
 
 
 def numbered(count, originals=None):
@@ -26,14 +26,14 @@ def numbered(count, originals=None):
 
 
 def read(split):
-    queries, responses = split.read(split.indices)
-    assert [query[1:] for query in queries] == [response[1:] for response in responses]
-    return queries
+    pairs = [(asked.text, answer.text) for asked, answer in split.read(split.indices)]
+    assert all(query[1:] == response[1:] for query, response in pairs)
+    return [query for query, _ in pairs]
 
 
 def splits(tmp_path, rows, **settings):
     path = write_jsonl(tmp_path / "math" / "train.jsonl", rows)
-    return load_questions(text_config(tmp_path, dataset_path=str(path.parent), **settings))
+    return load_texts(text_config(tmp_path, dataset_path=str(path.parent), **settings))
 
 
 def test_train_is_split_in_three_and_nothing_is_lost(tmp_path):
@@ -77,7 +77,7 @@ def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
         (text_config(tmp_path, dataset_path=str(few)), "SL-text-split-empty", " 2 "),
     ):
         with pytest.raises(DataMissing) as failure:
-            load_questions(config)
+            load_texts(config)
         assert find_codes(failure.value) == [code] and told in str(failure.value)
 
 
@@ -106,24 +106,31 @@ def config_of(tmp_path: Path, files: Files):
 
 
 def texts_of(config) -> list[tuple[str, str]]:
-    found = load_questions(config).values()
-    return [pair for split in found for pair in zip(*split.read(split.indices), strict=True)]
+    found = load_texts(config).values()
+    return [(asked.text, answer.text) for split in found for asked, answer in split.read(split.indices)]
 
 
 @pytest.mark.parametrize(
     ("files", "code", "told"),
     [
         ({"a.JSONL": LINES}, "SL-text-file-kind", "rename it to a.jsonl"),
-        ({"a.jsonl.gz": gzip.compress(LINES.encode())}, "SL-text-file-kind", "gunzip a.jsonl.gz"),
-        ({"a.tsv": CSV}, "SL-text-file-kind", r"sep='\t'"),
+        ({"a.jsonl.zip": gzip.compress(LINES.encode())}, "SL-text-file-kind", "unpack"),
+        ({"a.CSV.gz": gzip.compress(CSV.encode())}, "SL-text-file-kind", "a.csv.gz"),
+        ({"a.xlsx": CSV}, "SL-text-file-kind", "docs/text_data.md"),
+        (
+            {"f/a.csv": CSV, "f/b.csv": CSV.replace("query", "q")},
+            "SL-files-columns-differ",
+            "another file has q",
+        ),
         ({"a": LINES}, "SL-text-file-kind", "docs/text_data.md"),
         ({"a.jsonl": ""}, "SL-text-file-empty", "/a.jsonl"),
         ({"a.jsonl": LINES.encode("utf-16")}, "SL-text-file-utf-16", "iconv -f utf-16"),
         ({"a.jsonl": LINES.encode("latin1")}, "SL-text-not-utf-8", "row 0 "),
+        ({"a.csv": "query,response\nü,a\n".encode("latin1")}, "SL-text-data-unloadable", "iconv -f latin1"),
         ({"a.jsonl": LINES[:-9]}, "SL-text-data-unloadable", "/a.jsonl"),
-        ({"f/train.jsonl": LINES, "f/test.csv": CSV}, "SL-text-file-kind", "f': test.csv: "),
-        ({"f/train.txt": "one\ntwo\n"}, "SL-folder-without-data", "train.txt"),
-        ({"f/a.jsonl": LINES, "f/b.parquet": None}, "SL-data-files-unread", "a.jsonl"),
+        ({"f/train.jsonl": LINES, "f/test.csv": CSV}, "SL-text-kinds-mixed", "test.csv"),
+        ({"f/train.md": "one\ntwo\n"}, "SL-folder-without-data", "train.md"),
+        ({"f/a.jsonl": LINES, "f/b.parquet": None}, "SL-text-kinds-mixed", "a.jsonl"),
         ({"f/train.jsonl": LINES, "f/rest.jsonl": LINES}, "SL-data-files-unread", "rest.jsonl"),
         ({"f/train.jsonl": LINES, "f/Test.jsonl": LINES}, "SL-split-name-case", "Test.jsonl"),
         ({"f/train/a.jsonl": LINES, "f/Validation/a.jsonl": LINES}, "SL-split-name-case", "Validation"),
@@ -133,7 +140,7 @@ def texts_of(config) -> list[tuple[str, str]]:
 )
 def test_what_is_not_read_is_refused_with_the_cure(files, code, told, tmp_path):
     config = config_of(tmp_path, files)
-    looks = [load_questions, check_given]
+    looks = [load_texts, check_given]
     for look in looks[: 1 if code == "SL-text-not-utf-8" else 2]:  # texts are not read before they are needed
         with pytest.raises(DataMissing) as failure:
             look(config)
@@ -160,9 +167,18 @@ def test_what_is_read_is_read_whole(files, tmp_path):
 @pytest.mark.parametrize(
     ("row", "code", "told"),
     [
-        ({"instruction": "Add.", "input": "2 3", "output": "5"}, "SL-text-column-absent", "instruction"),
-        ({"messages": [{"role": "user", "content": "Hi"}]}, "SL-text-column-absent", "messages"),
-        ({"\ufeffquery": "a", "response": "b"}, "SL-text-column-absent", "'\\ufeffquery'"),
+        (
+            {"qa": {"q": "2+3?", "a": "5"}},
+            "SL-text-form-unknown",
+            "TRAINER_TEXT_COLUMNS=query=qa.q,response=qa.a",
+        ),
+        (
+            {"talk": [{"role": "user", "content": "Hi"}]},
+            "SL-text-form-unknown",
+            "TRAINER_TEXT_COLUMNS=messages=talk",
+        ),
+        ({"body": "Hi", "n": 1}, "SL-text-form-unknown", "TRAINER_TEXT_COLUMNS=text=body"),
+        ({"\ufeffquery": "a", "response": "b"}, "SL-text-form-unknown", "'\\ufeffquery'"),
         ({"query": "2+3?", "response": 5}, "SL-text-column-kind", "int64"),
         ({"query": ["2+3?"], "response": "5"}, "SL-text-column-kind", "List"),
     ],
@@ -214,7 +230,7 @@ def test_answers_that_look_like_dates_are_the_text_that_stands_in_the_file(files
 def test_a_file_of_one_object_is_refused_with_a_command_that_cures_it(form, indent, tmp_path, monkeypatch):
     config = config_of(tmp_path, {"f/train.json": json.dumps(form, indent=indent, ensure_ascii=False)})
     with pytest.raises(ConfigError) as failure:
-        load_questions(config)
+        load_texts(config)
     assert find_codes(failure.value) == ["SL-json-one-object"]
     cure = shlex.split("python -c " + failure.value.problems[-1].split("python -c ", 1)[1])
     monkeypatch.chdir(config.dataset_path)

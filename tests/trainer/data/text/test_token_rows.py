@@ -21,7 +21,7 @@ from tests.trainer.data.text.token_caches import (
     text_config,
 )
 from trainer.data.batches import SampleOrder, Share, build_text_batch, text_evaluation_batches
-from trainer.data.text.text_source import SPLITS, load_questions
+from trainer.data.text.text_source import SPLITS, load_texts
 from trainer.data.text.token_cache import cache_folder
 from trainer.data.text.token_rows import IGNORED, open_text
 
@@ -36,7 +36,7 @@ def cache(request, tmp_path_factory):
 
 def test_every_document_stands_in_one_row_and_of_its_answer_each_next_token_is_learnt(cache):
     config, data = cache
-    for name, questions in load_questions(config).items():
+    for name, questions in load_texts(config).items():
         found = Counter()
         for document in find_documents(getattr(data, name)):
             text = document.text.rstrip("\x00")
@@ -47,7 +47,8 @@ def test_every_document_stands_in_one_row_and_of_its_answer_each_next_token_is_l
                 wanted[len(text.encode()) - 1 - len(learnt) : len(text.encode()) - 1] = learnt
                 found[chat[1], chat[2]] += 1
             assert document.labels == wanted
-        assert found == Counter(zip(*questions.read(questions.indices), strict=True))
+        turns = questions.read(questions.indices)
+        assert found == Counter((asked.text, answer.text) for asked, answer in turns)
 
 
 def test_positions_say_what_attention_may_see(cache):

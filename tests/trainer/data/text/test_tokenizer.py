@@ -12,14 +12,9 @@ from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
 from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import encode, text_config, write_jsonl
+from trainer.data.text.documents import ALTERED, CONTROL, CUT, EMPTY, LONG, REPLACED
 from trainer.data.text.token_rows import text_problems
 from trainer.data.text.tokenizer import (
-    ALTERED,
-    CONTROL,
-    CUT,
-    EMPTY,
-    LONG,
-    REPLACED,
     build_byte_tokenizer,
     count_vocabulary,
     identify_tokenizer,
@@ -96,7 +91,11 @@ def with_template(template):
 def test_a_document_is_the_chat_up_to_the_end_of_its_answer():
     (document,) = ask([("1+1?", "2")])
     prompt = [257, *b"user\n1+1?", 258, *b"\n", 257, *b"assistant\n"]
-    assert document.ids == [*prompt, *b"2", 258] and document.prompt == len(prompt) and not document.cut
+    assert (
+        document.ids == [*prompt, *b"2", 258]
+        and document.learned.index(True) == len(prompt)
+        and not document.cut
+    )
     assert ask([("", "a"), (None, "a"), ("q", None), (" ", "a"), ("q", "\n")]) == [None] * 5
 
 
@@ -107,7 +106,7 @@ def test_long_documents_are_cut_and_those_without_a_label_left_out():
     )
     assert len(whole.ids) == around + 4 + 21 and whole.ids[-1] == 258 and not whole.cut
     assert len(cut.ids) == 64 and cut.cut and cut.ids[-1] == ord("a"), "it must not teach to stop there"
-    assert brink.prompt == 63 and brink.ids[63:] == [ord("a")] and brink.cut
+    assert brink.learned.index(True) == 63 and brink.ids[63:] == [ord("a")] and brink.cut
     assert none is None
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stratlab_spec.settings.config import Config
-from trainer.data.text.text_source import Questions
+from trainer.data.text.documents import Document, Tally, encode_texts
+from trainer.data.text.text_form import BUILT_IN
+from trainer.data.text.text_source import Texts
 from trainer.data.text.token_rows import TextData, TokenRows, open_text
-from trainer.data.text.tokenizer import Document, Tally, encode_chats
 from trainer.prepare.preparation import ensure_cache
 
 PAD, START, END = 256, 257, 258
@@ -38,11 +39,16 @@ def encode(
     pairs: Sequence[tuple[Any, Any]], tokenizer: Any, seq_len: int = 128
 ) -> tuple[list[Document | None], Tally]:
     """The documents of these questions and answers, and what was counted of them."""
-    questions = Questions(
-        lambda wanted: ([pairs[i][0] for i in wanted], [pairs[i][1] for i in wanted]), np.arange(len(pairs))
-    )
-    tally = Tally()
-    return list(encode_chats(questions, tokenizer, seq_len, tally)), tally
+
+    def read(wanted: NDArray[np.int64]) -> list[Any]:
+        return BUILT_IN.read(
+            {"query": [pairs[i][0] for i in wanted], "response": [pairs[i][1] for i in wanted]}
+        )
+
+    tally, config = Tally(), text_config(Path(), seq_len=seq_len)
+    texts = Texts(read, np.arange(len(pairs)), BUILT_IN, "pairs")
+    found = encode_texts(texts, tokenizer, config, tally)
+    return [documents[0] if documents else None for documents in found], tally
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -1,0 +1,226 @@
+"""A decoder's config.json, as transformers writes it, and sizes that are given instead: which shape they describe.
+
+transformers builds the model from the same content (trainer/models/decoder.py). So only what decides sizes, counts and
+rules is read here, and what no decoder is trained with is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stratlab_spec.models.decoder import FAMILIES, DecoderShape, Family
+from stratlab_spec.registry import DECODER_SIZES, VIT_SIZES, given_sizes
+from stratlab_spec.settings.config import ConfigError
+
+if TYPE_CHECKING:
+    from stratlab_spec.settings.fields import Settings
+
+NAMES = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "intermediate": "intermediate_size",
+    "vocab": "vocab_size",
+}
+"""Of a DecoderShape's sizes -> in a config.json."""
+ALIASES = {
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("n_embd", "d_model"),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
+    "max_position_embeddings": ("n_positions", "max_sequence_length"),
+}
+"""Other spellings."""
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""Of `layer_types`."""
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "proportional")
+"""Those that depend on nothing but a token's position: not on the longest row of a micro-batch."""
+
+
+def _spelled(content: Mapping[str, Any], name: str) -> str:
+    return next((alias for alias in ALIASES.get(name, ()) if alias in content), name)
+
+
+def text_part(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config.json of the language model inside one that also takes images."""
+    inner = content.get("text_config")
+    return inner if isinstance(inner, dict) and inner.get("model_type") else content
+
+
+def shape_of_json(content: Mapping[str, Any], named: str) -> DecoderShape:
+    """The shape that a config.json of transformers describes.
+
+    Args:
+        named: the setting that led to it, for the error.
+
+    Raises:
+        ConfigError: no decoder, or a part of it that no decoder is trained with; everything at once.
+    """
+    content = text_part(content)
+    model_type = str(content.get("model_type", ""))
+    family = FAMILIES.get(model_type)
+    said = {**(family.unsaid if family else {}), **content}
+    said |= {name: said[alias] for name in ALIASES if (alias := _spelled(said, name)) in said}
+    if problems := [f"{named}: {problem}" for problem in _parts_not_built(model_type, family, said)]:
+        raise ConfigError(problems)
+    heads, hidden, moe = said["num_attention_heads"], said["hidden_size"], bool(family and family.experts)
+    layers, width = said["num_hidden_layers"], said.get("intermediate_size") or 4 * hidden
+    return DecoderShape(
+        family=model_type,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=said.get("num_key_value_heads") or heads,
+        head_dim=said.get("head_dim") or hidden // heads,
+        intermediate=width,
+        vocab=said["vocab_size"],
+        tied=bool(said.get("tie_word_embeddings", False)),
+        experts=_experts(said) if moe else 0,
+        experts_per_token=said["num_experts_per_tok"] if moe else 0,
+        expert_intermediate=said[family.expert_width] if family and moe else 0,
+        max_positions=said.get("max_position_embeddings") or 32768,
+        biased=_biased(family, said),
+        windows=_windows(family, said, layers),
+        arguments={name: value for name, value in content.items() if name != "model_type"},
+    )
+
+
+def _experts(said: Mapping[str, Any]) -> int:
+    return int(said.get("num_experts") or said.get("num_local_experts") or 0)
+
+
+def _biased(family: Family | None, said: Mapping[str, Any]) -> tuple[str, ...]:
+    if family is None or family.biased:
+        return family.biased if family else ()
+    attention = ("q_proj", "k_proj", "v_proj", "o_proj") if said.get("attention_bias") else ()
+    return attention + (("gate_proj", "up_proj", "down_proj") if said.get("mlp_bias") else ())
+
+
+def _windows(family: Family | None, said: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """Families say it in different ways: with a switch beside the width, by the width alone, or layer by layer."""
+    width = said.get("sliding_window") or 0
+    if "use_sliding_window" in said and not said["use_sliding_window"]:
+        width = 0
+    if not width:
+        return ()
+    period = said.get("sliding_window_pattern") or (family.window_period if family else 1)
+    kinds = said.get("layer_types")
+    if period == 1 and (family or not kinds):
+        return (width,) * layers
+    if not kinds and not period:
+        if not said.get("use_sliding_window"):
+            return ()
+        first = 0 if family and family.experts else said.get("max_window_layers", 28)
+        kinds = [SLIDING if layer >= first else FULL for layer in range(layers)]
+    kinds = kinds or [SLIDING if (layer + 1) % period else FULL for layer in range(layers)]
+    return tuple(width if kind == SLIDING else 0 for kind in kinds)
+
+
+_NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+
+
+def _parts_not_built(model_type: str, family: Family | None, said: Mapping[str, Any]) -> Iterator[str]:
+    if not model_type:
+        yield "its config.json has no model_type, expected a decoder of transformers [SL-decoder-family]"
+        return
+    needed = [*_NEEDED, *(["intermediate_size"] if family and model_type != "gpt2" else [])]
+    if family and family.experts:
+        needed += ["num_experts_per_tok", family.expert_width]
+    absent = [name for name in dict.fromkeys(needed) if not said.get(name)]
+    if family and family.experts and not _experts(said):
+        absent.append("num_experts")
+    for name in absent:
+        yield f"its config.json does not say {name} [SL-decoder-json-incomplete]"
+    for kind in sorted(_rope_types(said) - {*ROPE_TYPES}):
+        yield f"rope_type {kind!r}, expected one of {', '.join(ROPE_TYPES)} [SL-decoder-rope]"
+    if others := sorted({*(said.get("layer_types") or ())} - {FULL, SLIDING}):
+        yield f"layer_types with {', '.join(others)}, expected {FULL} or {SLIDING} [SL-decoder-layer-types]"
+    if said.get("mlp_only_layers") or (said.get("decoder_sparse_step") or 1) != 1:
+        wanted = "expected experts in every layer"
+        yield f"mlp_only_layers or decoder_sparse_step: {wanted} [SL-decoder-sparse-step]"
+    if said.get("use_bidirectional_attention"):
+        yield "use_bidirectional_attention: expected attention to earlier tokens only [SL-decoder-bidirectional]"
+    if said.get("is_encoder_decoder"):
+        yield "is_encoder_decoder: expected a decoder [SL-decoder-encoder]"
+
+
+def _rope_types(said: Mapping[str, Any]) -> set[str]:
+    rope = said.get("rope_parameters") or said.get("rope_scaling") or {}
+    parts = [part for part in rope.values() if isinstance(part, dict)] or [rope]
+    return {str(part.get("rope_type", part.get("type", "default"))) for part in parts}
+
+
+Vit = TypeVar("Vit", bound=Any)
+"""Of stratlab_spec/models/model_specs.py, which reads this."""
+
+
+def resize_vit(preset: Vit, config: Settings) -> Vit:
+    """The preset with the given sizes; whether they fit each other is not looked at."""
+    return dataclasses.replace(preset, **given_sizes(config, VIT_SIZES))
+
+
+def resize_decoder(preset: DecoderShape, config: Settings) -> DecoderShape:
+    """The same of a decoder. A head is hidden / heads wide where the preset's is; of a mixture of experts the
+    intermediate size is that of each expert."""
+    given = given_sizes(config, DECODER_SIZES)
+    if not given:
+        return preset
+    names = NAMES | {"intermediate": _width_name(preset)}
+    content: dict[str, Any] = {"model_type": preset.family, **preset.arguments}
+    if "layers" in given:
+        content.pop("layer_types", None)
+    for name, value in given.items():
+        content[_spelled(content, names[name])] = value
+    if splits_hidden(preset):
+        heads, hidden = (given.get(name, getattr(preset, name)) for name in ("heads", "hidden"))
+        content["head_dim"] = max(1, hidden // heads)
+    return shape_of_json(content, f"TRAINER_MODEL={config.model!r}")
+
+
+def _width_name(preset: DecoderShape) -> str:
+    return FAMILIES[preset.family].expert_width if preset.experts else NAMES["intermediate"]
+
+
+def splits_hidden(preset: DecoderShape) -> bool:
+    """Whether its heads share the hidden size."""
+    return preset.queries == preset.hidden
+
+
+def vit_size_problems(hidden: int, heads: int, config: Settings) -> Iterator[str]:
+    """One sentence per rule that the sizes of a vision transformer break."""
+    if given_sizes(config, VIT_SIZES):
+        yield from _hidden_problems(hidden, heads, even=False)
+
+
+def decoder_size_problems(preset: DecoderShape, config: Settings) -> Iterator[str]:
+    """One sentence per rule that the sizes of a decoder break."""
+    if not given_sizes(config, DECODER_SIZES):
+        return
+    shape = resize_decoder(preset, config)
+    if splits_hidden(preset):
+        yield from _hidden_problems(shape.hidden, shape.heads, even=True)
+    if shape.heads % shape.kv_heads:
+        fit = [n for n in range(1, shape.heads + 1) if shape.heads % n == 0]
+        yield (
+            f"TRAINER_MODEL_KV_HEADS={shape.kv_heads}: must divide heads={shape.heads}, expected one of "
+            f"{', '.join(map(str, fit))} [SL-kv-heads]"
+        )
+
+
+def _hidden_problems(hidden: int, heads: int, even: bool) -> Iterator[str]:
+    """`even`: rotary positions turn pairs of numbers of each head."""
+    step = heads * (2 if even else 1)
+    if hidden % step:
+        why = (
+            f"2 x heads={heads} (rotary positions need an even width of each head)"
+            if even
+            else f"heads={heads}"
+        )
+        near = max(1, round(hidden / step)) * step
+        yield (
+            f"TRAINER_MODEL_HIDDEN={hidden}: must be a multiple of {why}, for example {near} "
+            "[SL-hidden-heads]"
+        )

@@ -1,0 +1,256 @@
+"""Small comparisons, each made to show one thing. What their reports say is pinned: test_scenarios.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stratlab.compare.comparison import compare
+from stratlab.compare.run_sources import NOT_IN_MLFLOW, keep_tuning, load_comparisons, load_runs, read_tuning
+from tests.stratlab.compare.building import Report, build, edit, edit_ranks, judge, resolve
+from tests.stratlab.example_run import build_run_dir, write_lines
+from tests.stratlab.example_text import LAYOUTS, build_text_run
+
+Runs = Mapping[str, Mapping[str, Any]]
+THREE = ("ddp", "fsdp", "zero2")
+WEAK = {"global_batch_size": 32, "grad_accum_steps": 1, "steps": 30, "data_order_sha256": "other"}
+"""Half the batch, twice the steps: beside it, four ranks scale weakly."""
+SGD = {"optimizer": "sgd"}
+CHANGE = Callable[[Path], Any]
+
+
+def put(place: str, *runs: str, **facts: Any) -> CHANGE:
+    """Into a part of config.json; into the settings themselves where `place` is config."""
+    return lambda root: [
+        edit(root / run / "config.json", lambda content: content[place].update(facts))
+        for run in runs or THREE
+    ]
+
+
+def changed(root: Path, change: CHANGE, runs: Any = THREE, asked: Any = None, **common: Any) -> Report:
+    build(root, runs, **common)
+    change(root)
+    return judge(root, asked=asked)
+
+
+def losses(root: Path, percents: Mapping[str, float], **changes: Any) -> Report:
+    """Runs whose losses are so many percent of 1.6, nearly their mean, apart."""
+    return judge(root, {name: {"loss_shift": 0.016 * pct} for name, pct in percents.items()}, **changes)
+
+
+def race(root: Path, **speeds: float) -> Report:
+    return judge(root, {name.replace("_", "-"): {"samples_per_s": speed} for name, speed in speeds.items()})
+
+
+def scale(root: Path, *runs: tuple[str, int, float, Mapping[str, Any]], **common: Any) -> Report:
+    """(name, ranks, samples per s, changes)."""
+    return judge(
+        root,
+        {
+            name: {"world_size": n, "processes_per_node": n, "samples_per_s": v, **more}
+            for name, n, v, more in runs
+        },
+        **common,
+    )
+
+
+def grow(root: Path, small: Mapping[str, Any], large: Mapping[str, Any]) -> Report:
+    return scale(root, ("ddp-2", 2, 1000.0, small), ("ddp-4", 4, 1900.0, large))
+
+
+def restart(root: Path) -> None:
+    """All runs, equally often."""
+    for run in THREE:
+        path = root / run / "attempts.jsonl"
+        path.write_text(path.read_text().replace('"exit_code": 0', '"exit_code": 137') + path.read_text())
+
+
+def move(root: Path, **begun: float) -> None:
+    """Whole runs, to another time."""
+    for name, at in begun.items():
+        for file in ("attempts.jsonl", "metrics.jsonl"):
+            lines = [json.loads(line) for line in (root / name / file).read_text().splitlines()]
+            shift = at - lines[0]["t"] + (0.012 if file == "metrics.jsonl" else 0)
+            write_lines(root / name / file, [line | {"t": line["t"] + shift} for line in lines])
+
+
+def set_nodes(run: Path, *nodes: str) -> None:
+    edit_ranks(run, lambda rank: rank.update(node=nodes[0] if nodes else rank["node"]))
+    lines = [json.loads(line) for line in (run / "attempts.jsonl").read_text().splitlines()]
+    write_lines(run / "attempts.jsonl", [line | {"nodes": nodes} for line in lines])
+
+
+def beside(*change: CHANGE, lost: str = "") -> CHANGE:
+    """ddp and fsdp (or `lost`, which never ended well) at one time on one node, and then the change."""
+
+    def make(root: Path) -> None:
+        if lost:
+            build_run_dir(root, "lost", "hsdp", device="cuda", hosts=["n"], status=lost)
+        move(root, fsdp=2e9, **{"lost" if lost else "ddp": 2e9})
+        for each in change:
+            each(root)
+
+    return make
+
+
+def slow_gpu(*ranks: int, **facts: Any) -> CHANGE:
+    return lambda root: [
+        edit(root / f"fsdp/ranks/rank{rank}.json", lambda content: content["gpu"].update(facts))
+        for rank in ranks
+    ]
+
+
+def forget_gpus(root: Path) -> None:
+    for run in THREE:
+        edit_ranks(root / run, lambda rank: rank.update(gpu=dict.fromkeys(rank["gpu"])))
+
+
+def search(root: Path, runs: Runs, *varied: str, **common: Any) -> Report:
+    """Runs of ddp on a CPU, 10,000 validation samples; each rate and each seed has losses of its own."""
+    for name, given in runs.items():
+        changes = {"strategy": "ddp", "lr": 0.001, "validation_samples": 10_000, **common, **given}
+        optimizer = changes.pop("optimizer", "adamw")  # also a kind of what a rank holds
+        shift = changes.pop("bent", 0.0) + changes["lr"] + changes.get("seed", 0) + 2.0 * (optimizer == "sgd")
+        judge(root, {name: {"device": "cpu", "loss_shift": shift + changes.get("momentum", 0), **changes}})
+        put("config", name, optimizer=optimizer)(root)
+        kept = ["float32"] if optimizer == "adamw" or changes.get("momentum") else []
+        edit_ranks(root / name, lambda rank, kept=kept: rank["dtypes"].update(optimizer=kept))
+    return compare(load_runs(root), varied=varied)
+
+
+def points(*accuracies: tuple[float, ...], **odd: Any) -> dict[str, dict[str, Any]]:
+    """One point for each rate, one run for each seed; `odd`: changes of the last rate's."""
+    runs = {
+        f"{name}{seed}": {"lr": lr, "seed": seed, "validation_accuracy_pct": value}
+        for (name, lr), values in zip((("a", 0.001), ("b", 0.01), ("c", 0.1)), accuracies, strict=False)
+        for seed, value in enumerate(values)
+    }
+    return runs | ({"c0": runs["c0"] | odd} if odd else {})
+
+
+def teams(seeds: tuple[int, ...], shift: float) -> dict[str, dict[str, Any]]:
+    """Seeds spread by 0.1 %, but two strategies of one seed by more."""
+    return {
+        f"{name}-{lr}-{seed}": {
+            "strategy": name, "lr": lr, "seed": seed, "validation_accuracy_pct": base + 0.1 * seed + sign * shift,
+        }
+        for lr, base in ((0.001, 90.0), (0.01, 92.0)) for seed in seeds for name, sign in (("ddp", 1), ("fsdp", -1))
+    }  # fmt: skip
+
+
+def follow(root: Path, varied: str, values: tuple[Any, Any], *facts: Mapping[str, Any]) -> Report:
+    search(root, {str(i): {varied: value, "bent": float(i)} for i, value in enumerate(values)})
+    for i, told in enumerate(facts):
+        resolve(root / str(i), **told)
+    return compare(load_runs(root), varied=[varied])
+
+
+WAYS = ["micro_batch_size", "activation_checkpointing"]
+
+
+def ways(root: Path, *varied: str, change: CHANGE | None = None, **larger: Any) -> Report:
+    """One strategy with two micro-batches, and another one with the larger of them."""
+    runs: Runs = {
+        "ddp-8": {"micro_batch_size": 8, "samples_per_s": 1000.0},
+        "ddp-16": {"micro_batch_size": 16, "samples_per_s": 1300.0, **larger},
+        "fsdp-16": {"micro_batch_size": 16, "samples_per_s": 1100.0},
+    }
+    return changed(root, change or (lambda _: None), runs, {"varied": varied} if varied else None)
+
+
+def norms(root: Path) -> None:
+    for name in ("ddp-8", "ddp-16", "fsdp-16"):
+        resolve(root / name, batch_norm_samples=int(name.partition("-")[2]))
+
+
+def reside(*keys: str) -> CHANGE:
+    return lambda root: [
+        put(key, run, data_residence=run.partition("-")[2])(root)
+        for run in ("ddp-device", "ddp-host")
+        for key in keys
+    ]
+
+
+def tune(root: Path, tried: Mapping[str, Any], chosen: Mapping[str, Any], why_not: str = "") -> Report:
+    """ddp tried this besides its defaults and one that ran out of memory; fsdp has no knob."""
+    build(root, ["ddp", "fsdp"])
+    values = (({}, 100.0, 0.0, ""), (tried, 110.0, 10.0, ""), ({"a": 9}, None, None, "OOM!"))
+    candidates = [
+        {"knobs": knobs, "runs": ["r"], "values": [value] if value else [], "value": value, "why": why}
+        | {"lead_pct": lead, "noise_pct": 2.0, "measured_noise": False}
+        for knobs, value, lead, why in values
+    ]
+    ddp = {"tried": candidates, "chosen": chosen, "why_not": "", "not_tried": [{"static_graph": True}]}
+    searches = [
+        {"strategy": name, "point": {"strategy": name}, "runs": [name], **more}
+        for name, more in (("ddp", ddp), ("fsdp", {"tried": [], "chosen": {}, "why_not": why_not}))
+    ]
+    origin = dict.fromkeys(("hardware", "backend", "world_size", "nodes", "measured_steps"), "x") | {
+        "device": "cpu"
+    }
+    metric = {"name": "throughput", "key": "samples_per_s", "unit": "samples per s", "highest": True}
+    counts = {"tuning": "demo-tuning", "steps": 30, "repeats": 1, "candidates": 3}
+    keep_tuning(root, {"metric": metric, "origin": origin, "searches": searches, **counts})
+    return compare(load_runs(root), tuning=read_tuning(root))
+
+
+def tuned_elsewhere(root: Path) -> Report:
+    runs = load_runs(build(root, ["ddp", "fsdp"]))
+    return compare([replace(run, tuning=NOT_IN_MLFLOW) for run in runs])
+
+
+def layouts(root: Path, reduced: str = "fp32", shift: float = 0.0) -> Report:
+    """As the trainer records them in bf16: tensor parallelism adds activations in the products' type."""
+    for name in ("llm-1d", "llm-2d", "llm-3d", "llm-4d"):
+        is_split = LAYOUTS[name].axes.get("tp", 1) > 1
+        folder = build_text_run(root, name, LAYOUTS[name], loss_shift=shift * is_split)
+        kinds = {"products": ["bfloat16"], "reductions": ["bfloat16", "float32"] if is_split else ["float32"]}
+        edit_ranks(folder, lambda rank, kinds=kinds: rank["dtypes"].update(kinds))
+        resolve(folder, precision="bf16", knobs={"reduce_dtype": reduced if is_split else "fp32"})
+    return judge(root)
+
+
+def limit(root: Path, gib: float, device: str = "cuda") -> Report:
+    """With a limit of the device's memory; on a CPU there is no peak."""
+    numbers = {"ddp": (1000.0, 8.0), "zero2": (950.0, 5.0), "fsdp": (800.0, 3.0)}
+    peaks = {
+        name: {"peak_memory_gib": peak} if device == "cuda" else {} for name, (_, peak) in numbers.items()
+    }
+    runs = {name: {"samples_per_s": speed, **peaks[name]} for name, (speed, _) in numbers.items()}
+    return judge(root, runs, {"memory_limit_gib": gib}, device=device)
+
+
+def slow_down(root: Path, steps: range, ms: float, **speeds: float) -> Report:
+    """fsdp had slower steps, in metrics.jsonl only."""
+    build(root, {name: {"samples_per_s": speed} for name, speed in speeds.items()})
+    lines = [json.loads(line) for line in (root / "fsdp/metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line |= (
+            {"step_time_ms": line["step_time_ms"] + ms} if line["step"] in steps and "loss" in line else {}
+        )
+    write_lines(root / "fsdp/metrics.jsonl", lines)
+    return judge(root)
+
+
+def shorten(root: Path) -> None:
+    lines = [json.loads(line) for line in (root / "fsdp/metrics.jsonl").read_text().splitlines()]
+    write_lines(root / "fsdp/metrics.jsonl", [line for line in lines if line["step"] <= 4])
+    edit(
+        root / "fsdp/summary.json",
+        lambda found: found.update(steps=4, step_time_ms_p50=None, measured_steps=0),
+    )
+
+
+def gather(root: Path) -> Report:
+    """Three folders, one comparison."""
+    sizes = ((2, 100.0), (4, 190.0), (8, 320.0))
+    for n, speed in sizes:
+        scale(root / f"of-{n}", (f"ddp-{n}", n, speed, {"grad_accum_steps": 8 // n}))
+    return compare(load_comparisons([root / f"of-{n}" for n, _ in sizes]))
+
+
+def report_analysis(**change: Any) -> CHANGE:
+    return lambda root: edit(root / "fsdp/analysis/report.json", lambda content: content.update(change))

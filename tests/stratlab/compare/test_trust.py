@@ -1,0 +1,62 @@
+"""May the answer be believed: one of three outcomes, the same on every surface."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.compare.answers import name_answers
+from stratlab.compare.comparison import compare
+from stratlab.compare.publishing import describe
+from stratlab.compare.report_files import render_page
+from stratlab.compare.run_sources import load_runs
+from stratlab.compare.summary_view import build_markdown
+from stratlab.compare.terminal_view import list_answers
+from stratlab.compare.trust import APART, FAIR, WITH_DOUBTS, judge_trust
+from tests.stratlab.compare.building import build, judge
+
+REPEATS = {
+    f"{name}-{i}": {"seed": i, "samples_per_s": 1000.0 + i} for name in ("ddp", "fsdp") for i in (0, 1)
+}
+Runs = dict[str, dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    ("runs", "outcome", "doubts"),
+    [
+        (REPEATS, FAIR, 0),
+        ({"ddp": {}, "fsdp": {}}, WITH_DOUBTS, 1),  # one repeat
+        ({"ddp": {"device": "cpu"}, "fsdp": {"device": "cpu"}}, FAIR, 0),  # no time is ranked
+        (REPEATS | {"zero2": {"lr": 0.5}}, WITH_DOUBTS, 1),  # a run is apart
+        ({"ddp-2": {"world_size": 2}, "ddp-4": {"world_size": 4}}, WITH_DOUBTS, 1),  # scaling
+        ({"ddp": {}, "fsdp": {"lr": 0.5}}, APART, 0),
+    ],
+)
+def test_three_outcomes(tmp_path: Path, runs: Runs, outcome: str, doubts: int) -> None:
+    trust = judge_trust(judge(tmp_path, runs))
+    assert (trust.outcome, len(trust.doubts)) == (outcome, doubts)
+    assert all(doubt.remedy for doubt in trust.doubts)
+
+
+@pytest.mark.parametrize("runs", [{"ddp": {}, "fsdp": {}}, {"ddp": {}, "fsdp": {"lr": 0.5}}])
+def test_every_surface_has_the_same_outcome_and_reason(tmp_path: Path, runs: Runs) -> None:
+    found = load_runs(build(tmp_path, runs))
+    report = compare(found)
+    trust, answers = judge_trust(report), name_answers(report)
+    assert answers[-1].answer == trust.answer and trust.reason in answers[-1].why
+    terminal = "\n".join(told for _, told in list_answers(report))
+    for text in (terminal, render_page(report, found), build_markdown(report), describe(report)):
+        plain = html.unescape(text).replace("**", "").replace("\\", "")
+        assert trust.answer in plain and trust.reason in plain
+
+
+def test_repeats_have_one_name_and_win_as_one(tmp_path: Path) -> None:
+    other = {f"ddp-small-{i}": {"micro_batch_size": 16, "seed": i} for i in (0, 1)}
+    report = judge(tmp_path, REPEATS | other | {"zero2-a": {}})
+    names = {row["run"]: row["configuration"] for row in report["runs"]}
+    assert {names[f"fsdp-{i}"] for i in (0, 1)} == {"fsdp"} and names["zero2-a"] == "zero2-a"
+    assert {names[f"ddp-{i}"] for i in (0, 1)} == {"ddp"}, "not the strategy: there are two of it"
+    assert {names[f"ddp-small-{i}"] for i in (0, 1)} == {"ddp-small"}
