@@ -340,7 +340,7 @@ def _name(answer: Answer) -> str:
 
 
 def describe_compared(report: Mapping[str, Any], run: str) -> str:
-    """Return the same for one run: the measures that it is best in, whether to trust them, and the reason if it is slower."""
+    """Return the same for one run: the measures that it is best in, whether to trust them, and its slowness."""
     names, trust = {row["run"]: row["configuration"] for row in report["runs"]}, judge_trust(report)
     groups = [group for group in report["group_winners"] if run in group["runs"]] or [report]
     reasons = groups[0]["winner_reasons"]
