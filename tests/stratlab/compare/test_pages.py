@@ -178,7 +178,10 @@ def test_doubts_are_said_with_their_numbers(tmp_path):
     even = build_bare_row(step_time_ms_p50=10.0, step_time_ms_p95=29.0)
     uneven = replace(even, run="fsdp", step_time_ms_p95=101.0)
     assert find_uneven([even, replace(even, step_time_ms_p95=None)]) == {}
-    assert find_uneven([even, uneven]) == {"fsdp": 10.1} and find_uneven([replace(uneven, status="failed")]) == {}
+    assert (
+        find_uneven([even, uneven]) == {"fsdp": 10.1}
+        and find_uneven([replace(uneven, status="failed")]) == {}
+    )
 
 
 def test_what_was_trained():
