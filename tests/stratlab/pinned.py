@@ -57,7 +57,8 @@ def check_pinned(file: str, name: str, found: Any) -> None:
             gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else f"{text}\n".encode()
         )
     else:
-        assert list(list_differences(found, read_pinned(path).get(name))) == []
+        differences = list(list_differences(found, read_pinned(path).get(name)))
+        assert differences == [], "\n".join(differences[:20])
 
 
 def read_pinned(path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from stratlab.compare.answers import find_group, name_answers, say_answer
+from stratlab.compare.answers import name_answers, say_answer
 from stratlab.compare.comparison import compare
 from stratlab.compare.flags import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP, build_flags
 from stratlab.compare.measured_view import build_traces
@@ -24,7 +25,8 @@ from stratlab.compare.run_rows import read_rows
 from stratlab.compare.run_sources import load_runs
 from stratlab.compare.summary_view import build_markdown, shorten_names
 from stratlab.compare.terminal_view import build_screen, list_answers, list_parts
-from stratlab.compare.verdict_view import describe_work, either, say_doubts, say_unsteady
+from stratlab.compare.trust import find_group, find_uneven, list_doubts
+from stratlab.compare.verdict_view import describe_work, either
 from stratlab.compare.winners import ON_CPU
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
@@ -77,7 +79,7 @@ SETS: dict[str, Callable[[Path], Path]] = {
     "no numbers": build_empty,
     "eleven": lambda root: build(root, ELEVEN),
     "sixteen": build_sixteen,
-    "of a GPU": lambda root: OF_3.parents[1] / "h200",
+    "of a GPU": lambda root: shutil.copytree(OF_3.parents[1] / "h200", root),
     "layouts": build_layouts,
     "layouts without counts": lambda root: build_layouts(root, sent={}),
     "a layout that lacks what it is called": lambda root: build_text_run(root, "llm-3d", LACKING).parent,
@@ -135,7 +137,8 @@ def test_who_is_named(tmp_path, runs, named, fair):
 
 def test_of_several_groups_the_largest_answers_and_of_equal_ones_that_with_most_ranks(tmp_path):
     rows, judged = find_group(compare(load_runs(build_sixteen(tmp_path / "sixteen"))))
-    assert judged is not None and {row.run for row in rows} == {"ddp-a", "fsdp-a", "zero2-a"}
+    repeats = {f"{name}-{seed}" for name in ("ddp", "fsdp", "zero2") for seed in "ab"}
+    assert judged is not None and {row.run for row in rows} == repeats
     both = {f"{name}-{n}": {"world_size": n} for n in (2, 4) for name in ("ddp", "fsdp")}
     assert {row.world_size for row in find_group(judge(tmp_path / "grown", both))[0]} == {4}
 
@@ -163,7 +166,7 @@ def test_doubts_are_said_with_their_numbers(tmp_path):
         }
         for flag in (UNEQUAL_WARM_UP, BUSY_MACHINE, FEW_TIMED_STEPS)
     ]
-    said = say_doubts({"runs": [], "flags": flags})
+    said = [doubt.sentence for doubt in list_doubts({"runs": [], "flags": flags})]
     assert len({*said}) == 3 and all("ddp 86, fsdp 6" in each for each in said)
     runs = load_runs(build(tmp_path / "demo", THREE))
     report, few = compare(runs), compare(runs)
@@ -174,9 +177,10 @@ def test_doubts_are_said_with_their_numbers(tmp_path):
     assert loud == [False, True]
     even = build_bare_row(step_time_ms_p50=10.0, step_time_ms_p95=29.0)
     uneven = replace(even, run="fsdp", step_time_ms_p95=101.0)
-    assert say_unsteady([even, replace(even, step_time_ms_p95=None)]) == ""
+    assert find_uneven([even, replace(even, step_time_ms_p95=None)]) == {}
     assert (
-        "fsdp 10" in say_unsteady([even, uneven]) and say_unsteady([replace(uneven, status="failed")]) == ""
+        find_uneven([even, uneven]) == {"fsdp": 10.1}
+        and find_uneven([replace(uneven, status="failed")]) == {}
     )
 
 

@@ -12,10 +12,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.building.metrics_page import write_metrics
+from stratlab import metrics
 from stratlab.metrics_exporter import RunGauges, find_runs
+from stratlab.user_error import UserError
+from stratlab_spec.exit_codes import BAD_CONFIG
 from tests.stratlab.compare.building import edit
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.metrics.dashboard import METRIC, read_dashboard, read_queries
+from tests.stratlab.raised import raised
 
 Samples = dict[tuple[str, str], float]
 
@@ -92,3 +96,9 @@ def test_the_dashboard_asks_for_metrics_that_there_are(results):
     variables = read_dashboard()["templating"]["list"]
     assert {name for each in variables for name in METRIC.findall(each["query"])} == {"stratlab_run_info"}
     assert set(re.findall(r"`(stratlab_\w+)`", write_metrics(Path()))) == known
+
+
+def test_what_was_asked_wrongly_of_a_replay_is_told_from_a_failure():
+    assert metrics._read_answer(0, " done\n", "") == "done"
+    for code, kind in ((BAD_CONFIG, UserError), (1, metrics.ReplayFailed)):
+        assert type(raised(metrics._read_answer, code, "", "error: no")) is kind
