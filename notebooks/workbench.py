@@ -21,7 +21,7 @@ PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8
 """Okabe and Ito's, as on stratlab's pages."""
 PLACES = {
     "parameter": 0, "gathered": 0, "gradient": 1, "optimizer": 2, "activation": 3, "compute": 0, "communication": 1,
-    "straggler": 3, "waiting for data": 4, "host": 5,
+    "straggler": 3, "not_traced": 7, "waiting for data": 4, "host": 5,
 }  # fmt: skip
 """Beginning or end of a name -> its colour, the same in every plot."""
 LIGHTER = ("gathered", "buckets", "low-precision", "master")
@@ -60,7 +60,8 @@ def read_losses(runs: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def plot_bars(table: pd.DataFrame, unit: str, limit: float | None = None) -> None:
-    """A bar for each row, its columns side by side, its sum at the end; small columns are drawn as one.
+    """A bar for each row, its columns side by side, its sum at the end; small columns are drawn as one. What is below
+    zero goes to the left.
 
     Args:
         limit: a line at this value.
@@ -69,14 +70,18 @@ def plot_bars(table: pd.DataFrame, unit: str, limit: float | None = None) -> Non
 
     table = _join_small(table.astype(float).fillna(0.0))
     _, axes = plt.subplots(figsize=(WIDTH, MARGIN + ROW * len(table)), dpi=DPI)
-    left = pd.Series(0.0, table.index)
+    ends = {True: pd.Series(0.0, table.index), False: pd.Series(0.0, table.index)}
     for place, part in enumerate(table):
         alpha = 0.45 if any(word in part for word in LIGHTER) else 1.0
-        axes.barh(
-            table.index, table[part], left=left, label=part, color=_choose_colour(part, place), alpha=alpha
-        )
-        left += table[part]
-    axes.bar_label(axes.containers[-1], [f"{total:,.4g}" for total in table.sum(axis=1)], padding=4)
+        for sign in (True, False):  # below zero to the left, above zero to the right
+            values = table[part].clip(lower=0) if sign else table[part].clip(upper=0)
+            bars = axes.barh(
+                table.index, values, left=ends[sign], color=_choose_colour(part, place), alpha=alpha
+            )
+            ends[sign] += values
+        bars.set_label(part)
+    for row, (total, end) in enumerate(zip(table.sum(axis=1), ends[True], strict=True)):
+        axes.text(end, row, f"  {total:,.4g}", va="center")
     if limit is not None:
         axes.axvline(limit, color="#b3261e")
     axes.invert_yaxis()
@@ -128,6 +133,6 @@ def _join_small(table: pd.DataFrame) -> pd.DataFrame:
 
 def _choose_colour(part: str, place: int) -> str:
     if part == "rest":
-        return PALETTE[7]
+        return "#c9c9c9"
     found = next((number for name, number in PLACES.items() if name in part), place)
     return PALETTE[found % len(PALETTE)]
