@@ -15,7 +15,7 @@ from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import Finished
 from stratlab.cluster.workloads import TrainingJobs
 from stratlab.pod_checks import PodsRequest, check_pods, judge_gpu, judge_image, judge_mlflow, judge_sharing
-from stratlab.workload_checks import check_small_job
+from stratlab.workload_checks import build_job, check_small_job
 from stratlab_spec.findings import Finding
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi
@@ -141,6 +141,17 @@ def test_it_is_created_followed_read_and_removed(lab):
     assert check(lab)[0] == "ok"
     (pod,) = lab[1].created
     assert pod["metadata"]["labels"]["training.kubeflow.org/replica-type"] == "master"
+
+
+def test_the_job_is_one_pod_that_ends_and_goes_by_itself():
+    spec = build_job("x", "lab", "lab:1")["spec"]
+    (replica,) = spec["pytorchReplicaSpecs"].values()
+    assert (replica["replicas"], replica["restartPolicy"]) == (1, "Never")
+    policy = {"activeDeadlineSeconds": 120, "ttlSecondsAfterFinished": 60, "backoffLimit": 0}
+    assert spec["runPolicy"] == policy
+    (container,) = replica["template"]["spec"]["containers"]
+    assert container["name"] == "pytorch"
+    assert replica["template"]["spec"]["activeDeadlineSeconds"] == 120
 
 
 def test_a_pod_that_waits_is_told_from_an_operator_that_is_away(lab):
