@@ -19,7 +19,7 @@ SINGLE = (
 )
 TEAM = "dlrm_8xv100"
 NAMES = (*SINGLE, TEAM)
-ALONE = (  # what test_what_traces_tell.py alone asks of
+ALONE = (  # what one test alone asks of
     "alltoall_sendrecv_a100_rank3",
     "launches_without_kernels",
     "mtia_hccl_rank0",

@@ -68,6 +68,7 @@ DRAWN = {
     "a row of zeros": lambda: heat_map([[0.0]], ["a"], ["a"]),
     "no matrix": lambda: heat_map([], [], []),
     "a histogram": lambda: histogram(EDGES, {"compute": [0, 40, 20, 0], "copy": [0, 10, 0, 0]}, "duration (us)"),
+    "a histogram from 0": lambda: histogram([0, 10, 100, 1000], {"compute": [5, 10, 1]}, "duration (us)"),
     "dots and their front": lambda: scatter(POINTS, "GiB", "samples per s", front=("ddp", "zero3", "zero2")),
     "dots that are not known": lambda: scatter({**POINTS, "cpu": (None, 3.0), "broken": (1.0, math.nan)}, "GiB", "s"),
     "no dots": lambda: scatter({"a": (None, 1.0)}, "x", "y"),
