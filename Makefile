@@ -125,6 +125,7 @@ bare: setup gpu-kit ## the kit and the trainer's tests as on a bare GPU machine:
 pages: setup ## all pages and pictures that are kept in git, from kept runs and tables; needs chromium
 	$(BIN)/python -m experiments.pages
 	$(BIN)/python -m docs.building.pictures
+	$(BIN)/python -m docs.building.demo_tables
 	$(BIN)/python -m docs.pictures.take
 
 docs: setup ##: the documentation as a site: site/index.html

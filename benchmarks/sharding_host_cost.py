@@ -42,7 +42,7 @@ STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
 SIZES = (50, 400)
 """Parameter tensors."""
 WORLD_SIZE, WIDTH, BATCH = 2, 16, 4
-# small parameters too are given back after use, as the large ones of a real model are
+# small parameters are also freed after use, as the large ones of a real model
 GATHERED = {"stage3_param_persistence_threshold": 0}
 
 

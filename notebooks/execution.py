@@ -21,6 +21,7 @@ WITHOUT_OUTPUTS = ("two_t4",)
 """What they show needs GPUs."""
 READ = ("charts", "examples", "experiments", "tests")
 """Of the repository; notebooks name them from its top."""
+WORKBENCH = FOLDER / "workbench.py"
 CELL_TIMEOUT_S = 1800
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 LIBRARY_LOG = re.compile(r"^\[rank\d+\]:\[[WI]\d+ .*\n", re.MULTILINE)
@@ -40,6 +41,7 @@ def execute(path: Path, work: Path) -> Any:
     """
     for name in READ:
         (work / name).symlink_to(ROOT / name)
+    (work / WORKBENCH.name).symlink_to(WORKBENCH)
     content = nbformat.read(path, as_version=4)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "150", "TERM": "dumb", "PYTHONWARNINGS": "ignore"}
     env["STRATLAB_GIT_SHA"] = read_git_sha() or ""  # a commit meanwhile would make its runs not comparable

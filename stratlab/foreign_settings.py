@@ -31,26 +31,26 @@ class NotOneThing(UserError):
 
 
 @dataclass(frozen=True)
-class Rule:
+class Counterpart:
     """Define the translation of one foreign name: `setting`, or the settings by value in `values`."""
 
     setting: str = ""
     values: Mapping[str, Mapping[str, str]] | None = None
 
 
-def _is(setting: str) -> Rule:
-    return Rule(setting)
+def _is(setting: str) -> Counterpart:
+    return Counterpart(setting)
 
 
-def _switch(on: Mapping[str, str], off: Mapping[str, str] | None = None) -> Rule:
+def _switch(on: Mapping[str, str], off: Mapping[str, str] | None = None) -> Counterpart:
     """Return the rule of a truth value."""
     off = off or {}
-    return Rule(
+    return Counterpart(
         values={**dict.fromkeys(("true", "1", "yes"), on), **dict.fromkeys(("false", "0", "no"), off)}
     )
 
 
-_PRECISION = Rule(
+_PRECISION = Counterpart(
     values={
         "no": {"precision": "fp32"},
         "fp32": {"precision": "fp32"},
@@ -60,10 +60,10 @@ _PRECISION = Rule(
 )
 _BLOCKS = _switch({"activation_checkpointing": "blocks"}, {"activation_checkpointing": "none"})
 _OFFLOAD = {
-    "optimizer": Rule(values={"cpu": {"offload": "optimizer"}, "none": {}}),
-    "parameters": Rule(values={"cpu": {"offload": "all"}, "none": {}}),
+    "optimizer": Counterpart(values={"cpu": {"offload": "optimizer"}, "none": {}}),
+    "parameters": Counterpart(values={"cpu": {"offload": "all"}, "none": {}}),
 }
-_OPTIMIZER = Rule(
+_OPTIMIZER = Counterpart(
     values={
         **{
             name: {"optimizer": "adamw"} for name in ("adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf")
@@ -71,7 +71,7 @@ _OPTIMIZER = Rule(
         "sgd": {"optimizer": "sgd"},
     }
 )
-_SCHEDULE = Rule(
+_SCHEDULE = Counterpart(
     values={
         "linear": {"lr_schedule": "linear"},
         "cosine": {"lr_schedule": "cosine"},
@@ -83,7 +83,7 @@ _SCHEDULE = Rule(
     }
 )
 
-FLAGS: dict[str, Rule] = {
+FLAGS: dict[str, Counterpart] = {
     **dict.fromkeys(
         ("batch_size_per_gpu", "per_device_train_batch_size", "train_micro_batch_size_per_gpu"),
         _is("micro_batch_size"),
@@ -91,7 +91,7 @@ FLAGS: dict[str, Rule] = {
     **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), _is(ACCUMULATION)),
     **dict.fromkeys(("learning_rate", "base_lr"), _is("lr")),
     **dict.fromkeys(("num_train_epochs", "num_epochs"), _is("epochs")),
-    "max_steps": Rule(setting="steps", values={"-1": {}}),
+    "max_steps": Counterpart(setting="steps", values={"-1": {}}),
     "num_steps": _is("steps"),
     "lr_scheduler_type": _SCHEDULE,
     "adam_beta1": _is("beta1"),
@@ -125,9 +125,9 @@ FLAGS: dict[str, Rule] = {
 WANDB = ("report_to", "wandb_project", "wandb_entity", "wandb_name", "wandb_mode", "wandb_run_id")
 """Names that ask for Weights & Biases."""
 
-DEEPSPEED: dict[str, Rule] = {
+DEEPSPEED: dict[str, Counterpart] = {
     "train_batch_size": _is("global_batch_size"),
-    "zero_optimization.stage": Rule(
+    "zero_optimization.stage": Counterpart(
         values={"0": {STRATEGY: "ddp"}, **{f"{stage}": {STRATEGY: f"zero{stage}"} for stage in (1, 2, 3)}}
     ),
     "zero_optimization.offload_optimizer.device": _OFFLOAD["optimizer"],
@@ -144,8 +144,8 @@ DEEPSPEED: dict[str, Rule] = {
 }
 """Path in DeepSpeed's JSON -> its rule."""
 
-ACCELERATE: dict[str, Rule] = {
-    "distributed_type": Rule(
+ACCELERATE: dict[str, Counterpart] = {
+    "distributed_type": Counterpart(
         values={
             "no": {STRATEGY: "single"},
             "multi_gpu": {STRATEGY: "ddp"},
@@ -154,7 +154,7 @@ ACCELERATE: dict[str, Rule] = {
             "deepspeed": {},
         }
     ),
-    "fsdp_config.fsdp_sharding_strategy": Rule(
+    "fsdp_config.fsdp_sharding_strategy": Counterpart(
         values={
             "full_shard": {STRATEGY: "fsdp"},
             "1": {STRATEGY: "fsdp"},
@@ -167,7 +167,7 @@ ACCELERATE: dict[str, Rule] = {
     "fsdp_config.fsdp_reshard_after_forward": _switch(
         {STRATEGY: "fsdp"}, {STRATEGY: "fsdp", "reshard_after_forward": "off"}
     ),
-    "fsdp_config.fsdp_version": Rule(values={"2": {STRATEGY: "fsdp"}, "1": {}}),
+    "fsdp_config.fsdp_version": Counterpart(values={"2": {STRATEGY: "fsdp"}, "1": {}}),
     "fsdp_config.fsdp_offload_params": _switch({"offload": "all"}),
     "fsdp_config.fsdp_activation_checkpointing": _BLOCKS,
     "deepspeed_config.zero_stage": DEEPSPEED["zero_optimization.stage"],
@@ -235,7 +235,7 @@ def _answer_wandb(name: str, plain: str, value: str) -> dict[str, str]:
     )
 
 
-def _apply_rule(rule: Rule, name: str, value: str) -> dict[str, str]:
+def _apply_rule(rule: Counterpart, name: str, value: str) -> dict[str, str]:
     plain = value.strip().lower()
     if rule.values and plain in rule.values:
         return dict(rule.values[plain])

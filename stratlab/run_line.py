@@ -30,6 +30,7 @@ from stratlab.foreign_settings import (
 from stratlab.run_settings import SETTINGS
 from stratlab.user_error import UserError
 from stratlab.wording import ask_nearest, name_allowed
+from stratlab_spec.models.decoder_presets import TEXT_HUB_IDS
 from stratlab_spec.settings.config import MODELS_ELSEWHERE, SETTINGS_ELSEWHERE
 from stratlab_spec.settings.fields import HUB_ID, MODELS, TEXT_DATASETS, TEXT_MODELS
 from stratlab_spec.settings.wording import VARIABLE
@@ -42,6 +43,7 @@ LARGEST_MICRO = {"image": 32, "text": 4}
 """Largest micro-batch that is chosen for a user who names none."""
 DATA = {"image": "digits", "text": "arithmetic"}
 """Built-in data sets."""
+PRETRAINED = "its published weights are loaded; --set init=scratch starts from random ones"
 NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 GPU_LIST_S = 10
 
@@ -128,6 +130,9 @@ def build_run_line(request: RunRequest, charts: Sequence[str], *, local_gpus: in
     world, processes = _divide(gpus, nodes or 1, strategies, local_gpus, notes)
     config = _name_model(request.model, notes)
     config |= _name_data(request.data, config, parts, notes)
+    if config.get("model") in TEXT_HUB_IDS and (request.data or "lora" in strategies):
+        config["init"] = "pretrained"
+        notes.append(PRETRAINED)
     accumulation = _whole(parts.pop(ACCUMULATION, ""), ACCUMULATION)
     for name, number in {"epochs": request.epochs, "steps": request.steps}.items():
         if number is not None:
@@ -244,7 +249,7 @@ def _name_model(model: str, notes: list[str]) -> dict[str, str]:
         notes.append(f"model {model} is called {ours} here")
         return {"model": ours}
     if re.fullmatch(HUB_ID, model):
-        notes.append("its published weights are loaded; --set init=scratch starts from random ones")
+        notes.append(PRETRAINED)
         return {"model": model, "init": "pretrained"}
     known = name_allowed(model, list(MODELS), "presets are", "in docs/models.md")
     raise UserError(

@@ -43,7 +43,7 @@ def write_bundle(environ: MutableMapping[str, str]) -> None:
         file.write("\n".join([*_read_known(), own]))
     for name in READ_BY_LIBRARIES:
         environ.setdefault(name, file.name)
-    del environ[GIVEN]  # what is started from here has it all
+    del environ[GIVEN]  # processes started from here have all of them
 
 
 def is_untrusted(failure: BaseException | str) -> bool:

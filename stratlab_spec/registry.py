@@ -29,7 +29,7 @@ class OptimizerRow:
     moments: int
     """Tensors of the size of the trained parameters, in fp32, that it always keeps."""
     moments_with: Mapping[str, int]
-    """Setting -> how many more it keeps where that is not zero or false."""
+    """Setting -> how many more it keeps if the setting is not zero or false."""
 
 
 OPTIMIZERS: dict[str, OptimizerRow] = {

@@ -71,7 +71,7 @@ class StrategyRow:
     reduce_bucket_mib: int
     """MiB of gradients that are reduced together by default; 0 = no buckets."""
     by_nodes: bool
-    """The number of ranks per node decides the shares, if no degree is given (trainer/memory_estimation)."""
+    """The number of ranks per node decides the shares if the degrees are not set (trainer/memory_estimation)."""
     deepspeed_stage: int
     """0 = not DeepSpeed's (settings/library_rules.py, engines/deepspeed_config.py)."""
     wire: str
@@ -83,7 +83,7 @@ class StrategyRow:
     gathers: bool
     """Parameters are gathered layer by layer; this and the next three are for the advice (stratlab/analysis/advice)."""
     compiles: bool
-    """The advice may propose compiled blocks, whatever the model and the layout."""
+    """The advice may propose compiled blocks with any model and layout."""
     holds_less: str
     """The strategy to try for less state per rank; "" = none."""
     sends_less: str
@@ -97,11 +97,10 @@ class StrategyRow:
     """Sharded parts, collectives per step, when to use it: cells of its line in docs/strategies.md, which `make
     schema` writes; empty if presets have lines of their own."""
     collectives: Mapping[str, tuple[str, ...]]
-    """Phase of a step -> what it sends of parameters and gradients, `inside` a group or node or `across` groups: the
-    picture in docs/strategies.md. Empty for nd, whose dims decide."""
+    """Phase of a step -> its transfers of parameters and gradients, `inside` a group or node or `across` groups: the
+    picture in docs/strategies.md. Empty for nd: its dims decide."""
     falls_back_to: str
-    """The next rung of the ladder: it holds less and is of the same make (trainer/launch/memory_limits.py); "" =
-    none."""
+    """The next rung of the ladder: it holds less and has the same make (trainer/launch/memory_limits.py); "" = none."""
 
 
 KINDS = ("parameters", "gradients", "optimizer")
@@ -362,7 +361,7 @@ for _name, _row in STRATEGIES.items():
 GATHERING = tuple(name for name, row in STRATEGIES.items() if row.gathers)
 """Those that gather parameters layer by layer."""
 COMPILING = tuple(name for name, row in STRATEGIES.items() if row.compiles)
-"""Those whose blocks can be compiled whatever the model and the layout."""
+"""Strategies whose blocks can be compiled with any model and layout."""
 
 
 MIB = 2**20
@@ -376,7 +375,7 @@ KNOBS: dict[str, str] = {
     # on: each block is whole only while it computes, the reason to shard parameters at all; a pipeline keeps its own
     # for all micro-batches of a step, between which it would gather them again and again
     "reshard_after_forward": "nothing is gathered before the forward pass",
-    # 1, torch's own: one block travels while another computes; more hides no more where a block computes for longer
+    # 1, torch's own: one block travels while another computes; more does not help if a block computes for longer
     # than it travels, and each takes its memory
     "prefetch_blocks": "no block is gathered",
     # ddp 25, torch's own; DeepSpeed's 192: its own 1.9 GiB, twice over with overlap_reduction, take more memory than

@@ -289,7 +289,7 @@ def main() -> int:
         world = read_world(os.environ)
         if world.device_type == "cuda":
             torch.cuda.set_device(world.local_rank)
-        elif config.accelerator:  # whatever could be seen from outside, torch has the last word
+        elif config.accelerator:  # torch decides, even if devices were visible from outside
             refuse(
                 config.accelerator,
                 world.local_size,

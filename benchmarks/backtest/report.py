@@ -11,7 +11,7 @@ from statistics import mean
 from typing import Any
 
 WORST = 12
-"""Rows of a source that are listed one by one where there are many."""
+"""Rows of a large source that are listed one by one."""
 FEW = 50
 
 

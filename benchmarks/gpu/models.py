@@ -23,7 +23,7 @@ TINY_TEXT = {**ARITHMETIC, "TRAIN_SAMPLES": "400", "SEQ_LEN": "192", **TINY}
 CONVOLUTIONAL = ("resnet", "mobilenet", "efficientnet", "vgg")
 NAMES = ("vit_base", "vit_huge", *CONVOLUTIONAL, "qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b", "experts")
 LARGE_CARD_GIB = 100.0
-"""From here on two rows of 2048 tokens of the 3B model fit in addition to its fp32 state."""
+"""Above this size two rows of 2048 tokens of the 3B model fit in addition to its fp32 state."""
 
 EXTRAS: dict[str, Settings] = {
     "compile": {"COMPILE": "true"},

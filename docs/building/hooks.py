@@ -1,4 +1,4 @@
-"""The site's pages: the Markdown files of the repository under their own paths, and eight generated from the code.
+"""The site's pages: the Markdown files of the repository under their own paths, and nine generated from the code.
 
 MkDocs calls these functions (mkdocs.org/user-guide/configuration/#hooks). A link to a file that is not a page goes to
 the repository if `repo_url` is set, and is plain text otherwise.
@@ -17,6 +17,7 @@ from docs.building.advice_page import write_advice
 from docs.building.batches_page import write_batches
 from docs.building.columns_page import write_columns
 from docs.building.commands_page import write_commands
+from docs.building.decoders_page import write_decoders
 from docs.building.metrics_page import write_metrics
 from docs.building.settings_page import write_settings
 from docs.building.strategies_page import write_strategies
@@ -36,6 +37,7 @@ MADE = {
     "docs/reference/metrics.md": write_metrics,
     "docs/reference/sweep.md": write_sweep,
     "docs/reference/batches.md": write_batches,
+    "docs/reference/decoders.md": write_decoders,
 }
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
 

@@ -484,7 +484,7 @@ RULES = (
         otherwise="Look at its launches in the merged trace: what calls it, and with which shapes.",
         gpu_only=True,
     ),
-    # how far the numbers can be believed
+    # how reliable the numbers are
     AdviceRule(
         "R12",
         (("unrecorded_launches", ">", 0),),

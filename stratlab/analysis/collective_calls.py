@@ -66,7 +66,7 @@ def find_calls(rank: int, trace: Trace, lanes: Lanes, windows: list[Window], axe
         np.where(known, values[entry], -1) if len(values) else nothing
         for values in (facts.collective, facts.group, facts.bytes)
     )
-    # a record that started several kernels tells the bytes of all of them together
+    # a record that started several kernels has the bytes of all of them together
     _, place, counts = np.unique(entry, return_inverse=True, return_counts=True)
     size = np.where(counts[place] == 1, size, -1)
     label = np.where(known, -1, lanes.label[chosen])

@@ -25,7 +25,7 @@ from stratlab_spec.trace_events import Times
 TYPES = ("compute", "comm", "copy")
 SHORT_US = 10.0
 BINS_PER_DECADE, FIRST_DECADE, LAST_DECADE = 20, -1, 7
-# 0.1 us to 10 s; what is outside counts in the first or the last bin. A whole decade, so 10 us too, is an edge.
+# 0.1 us to 10 s; others count in the first or the last bin. A whole decade, so 10 us too, is an edge.
 EDGES_US = [
     float(f"{10 ** (FIRST_DECADE + i / BINS_PER_DECADE):.6g}")
     for i in range((LAST_DECADE - FIRST_DECADE) * BINS_PER_DECADE + 1)

@@ -148,7 +148,7 @@ def analyze_found(
         clocks = find_offsets({rank: measures.call_ends_ns[rank] for rank in files})
         try:
             merged = merge_traces(files, folder / MERGED, offsets_ns=clocks.offsets_ns, progress=progress)
-        except OSError as failure:  # by far the largest file: the report may fit where it does not
+        except OSError as failure:  # by far the largest file: the report may fit without it
             merged = build_unmerged(f"it could not be written: {failure.strerror} [SL-merged-not-written]")
             progress(f"warning: no merged trace, {merged.reason}")
         progress("Holistic Trace Analysis ...")

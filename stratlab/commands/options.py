@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stratlab.cluster.pod_template import PodRequest
 
 PIPED = 160
-"""Columns where there is no terminal."""
+"""Columns without a terminal."""
 Release = Annotated[
     str, typer.Argument(metavar="RELEASE", help="Name given to helm install.", show_default=False)
 ]

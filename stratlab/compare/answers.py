@@ -22,7 +22,7 @@ from stratlab.wording import capitalize, fit_digits, fit_unit
 Report = Mapping[str, Any]
 MOST_NAMES = 4
 AS_TIMES = 1.1
-"""As long: worth a word where no run is named."""
+"""As long: worth a word if no run is named."""
 
 
 @dataclass(frozen=True)

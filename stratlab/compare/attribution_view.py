@@ -206,7 +206,7 @@ def build_parts(report: Mapping[str, Any]) -> Section:
     html = Markup("")
     told = (
         found["pairs"][:MOST_PAIRS] if len(found["pairs"]) <= MOST_COLUMNS else []
-    )  # of many the table says it
+    )  # with many pairs the table shows it
     for pair in (pair for pair in findings if pair in told):
         html += paragraph(_mark(pair) + " " + _say(pair))
     if findings:

@@ -271,7 +271,7 @@ def _list_layouts(rows: Rows) -> Markup:
 
 
 def _compare_bubbles(rows: Rows) -> Markup:
-    """Compare the bubble in the traces with that of equal stages, only for pipelines."""
+    """Compare the bubble in the traces with the bubble of equal stages, only for pipelines."""
     piped = [row for row in rows if (row.pp or 1) > 1]
     if not piped:
         return Markup("")

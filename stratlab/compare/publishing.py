@@ -216,7 +216,7 @@ def _tail(said: str, termination: str) -> str:
 
 
 COMPARED = "\n\n[//]: # (compared)\n\n"
-"""In the description of a run, around what its comparison has found: a comment, which no page shows."""
+"""In the description of a run, around its comparison's findings: a comment, which pages do not show."""
 OLDER = "\n\n---\n\n"
 """The same before version 0.2, at the end."""
 ANSWER_S = 3.0
@@ -320,7 +320,7 @@ def describe(report: Mapping[str, Any]) -> str:
     report = name_configurations(report)
     headline, trust = report["headline"], judge_trust(report)
     won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
-    # MLflow shows the first line of it until a reader asks for more
+    # MLflow shows the first line until a reader expands it
     short = [f"{each.question.rstrip('?')}: {_name(each)}" for each in name_answers(report)]
     lines = ["; ".join(short)] * bool(short)
     lines += [f"{say_answer(report)} **Fair? {trust.answer}**: {trust.say()}."]
@@ -340,7 +340,7 @@ def _name(answer: Answer) -> str:
 
 
 def describe_compared(report: Mapping[str, Any], run: str) -> str:
-    """Return the same for one run: the measures that it is best in, whether to trust that, and why it is slower."""
+    """Return the same for one run: the measures that it is best in, whether to trust them, and its slowness."""
     names, trust = {row["run"]: row["configuration"] for row in report["runs"]}, judge_trust(report)
     groups = [group for group in report["group_winners"] if run in group["runs"]] or [report]
     reasons = groups[0]["winner_reasons"]

@@ -261,7 +261,7 @@ RULES: tuple[Rule, ...] = (
     _types("gathers", f"{PART}: other traffic", False, absent="nothing was gathered"),
     _types("exchanges", f"{PART}: other traffic", False, absent="nothing was exchanged"),
     _types("products", "as observed: other kernels and rounding", absent="no step was watched"),
-    *(  # what became of it; the strategies that are without it say so, and the observed types tell of rounding
+    *(  # resolved values; strategies without them record it, and the observed types show the rounding
         Rule(f"knobs.{name}", "config", ("resolved", "knobs", name), False, TUNED_BY, absent="has none")
         for name in KNOBS
     ),

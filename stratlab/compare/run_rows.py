@@ -166,7 +166,7 @@ class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
     configuration: str = ""
     """The name that it shares with its repeats (`variants.name_variants`)."""
     way: str
-    """How it was carried out, where that is varied (`variants.name_way`)."""
+    """How it was carried out, if that is varied (`variants.name_way`)."""
     torch: Text
     cp: int = 1
     tp: int = 1

@@ -169,7 +169,9 @@ def list_answers(report: Report) -> list[tuple[str, str]]:
     named = {each.question.partition(" per ")[0]: each for each in name_answers(report) if each.run}
     for group in groups:
         is_answer = {*group["runs"]} == answered
-        for goal in group["goals"] if is_answer else group["goals"][2:]:  # of others what was asked for
+        for goal in (
+            group["goals"] if is_answer else group["goals"][2:]
+        ):  # of other groups the requested goals
             label = capitalize(goal["goal"])
             tied = None if goal["run"] else named.get(label)
             said = f"{tied.run}: {tied.number}, {tied.why}" if tied else ""

@@ -36,7 +36,7 @@ from stratlab.drawing import (
 from stratlab.wording import format_count, format_fact, format_range
 
 Report = Mapping[str, Any]
-MOST_LINES = 7  # beside the ideal one
+MOST_LINES = 7  # next to the ideal one
 MOST_DRAWN = 5  # runs with three bars each
 MOST_GROUPS = 2  # of comparable runs, in the tables
 NOT_RANKED = "CPU times are not ranked"

@@ -22,9 +22,9 @@ Report = Mapping[str, Any]
 FAIR, WITH_DOUBTS, APART = "yes", "yes, with doubts", "no"
 """The three outcomes."""
 NOT_KNOWN = "not known"
-"""Of APART, where only traces are left: nothing is seen to differ."""
+"""A form of APART without visible differences if some runs have only traces."""
 UNSTEADY = 3.0
-"""Times the median that one step in twenty takes or exceeds: from here on something else was at work."""
+"""Times the median that one step in twenty takes or exceeds: above it other work was on the machine."""
 MOST_FIELDS = 3
 LONGEST = 24
 """Letters of a value."""
@@ -62,8 +62,8 @@ class Trust:
 
 EQUAL = "give all runs equal values, or compare settings on purpose with --vary"
 DISAGREE = "find out why their losses differ"
-"""What is missing for a winner."""
-FLAGS = {  # of the report -> what it is called, what to do, what it means for the times
+"""Conditions of a winner."""
+FLAGS = {  # of the report -> its name, its fix, its meaning for the times
     FEW_TIMED_STEPS: (
         "few timed steps",
         "train longer",

@@ -155,7 +155,7 @@ def _read_identity(run: ComparedRun, aside: Collection[str], with_axes: bool | N
 
 
 SEED_ENDING = re.compile(r"([-_.](with|seed|s|run|r|repeat))+$")
-"""Of a name, before the number of a repeat."""
+"""The end of a name, before the number of a repeat."""
 
 
 def name_variants(variants: Sequence[Sequence[RunRecord]]) -> dict[str, str]:
@@ -210,7 +210,7 @@ def join_seeds(
         is_clear = (len(inside) == 1 or len(inside[0]) > len(inside[1])) and not {*same} & {*doubtful}
         mine = {variant_of[name] for name in inside[0]}
         shares = [part for part in joined if is_clear and mine & {variant_of[name] for name in part}]
-        # other facts under one seed are no other seed
+        # other facts with one seed are not another seed
         is_clear = is_clear and seeds[inside[0][0]] not in {seeds[name] for part in shares for name in part}
         rest += [[*part] for part in inside[is_clear:]]
         if is_clear:
@@ -231,7 +231,7 @@ def find_typical(names: Sequence[str], values: Mapping[str, float]) -> str:
 
 PREFIX = "run.config."
 SEED_SETTING = "seed"
-"""Runs that differ only in it are repeats, whatever else is varied."""
+"""Runs that differ only in it are repeats, with any other varied settings."""
 REFUSED = {
     **dict.fromkeys(
         ("dataset", "dataset_path", "image_column", "label_column", "task", "validation_fraction"),

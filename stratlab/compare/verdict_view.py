@@ -47,7 +47,7 @@ MOST_COLUMNS = 8
 MOST_ANSWERS = 3
 """Of series and groups; their tables have all."""
 MOST_PAIRS = 15
-"""Six runs; up to here every pair stands in one table."""
+"""Six runs; up to here every pair is in one table."""
 MOST_SHOWN = 6
 """Of more pairs those furthest apart."""
 AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
@@ -230,7 +230,7 @@ def build_agreement(report: Report) -> Section:
     ]
     remark = note(NOTES.agreement(FIRST_STEPS))
     shown = rows
-    if len(rows) > MOST_PAIRS:  # nothing is judged where other facts keep two runs apart
+    if len(rows) > MOST_PAIRS:  # pairs that other facts keep apart are not judged
         judged = [row for row in rows if row["allowed_pct"] is not None]
         shown = sorted(judged, key=lambda row: -(row["loss_difference_pct"] or 0.0))[:MOST_SHOWN]
         remark += note(f"The other {len(rows) - len(shown)} of {len(rows)} pairs: report.json.")

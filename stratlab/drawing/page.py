@@ -197,7 +197,7 @@ class Column:
         elif named := [word for word in words if word in UNITS]:
             found = UNITS[named[-1]]
             words = [word for word in words if word not in UNITS]
-        if not words:  # the unit is all there is: `bytes`
+        if not words:  # the key is only the unit: `bytes`
             return found, ""
         return " ".join(words), self.unit or found
 

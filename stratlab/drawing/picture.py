@@ -19,7 +19,7 @@ GROUND = "svg{font:12px system-ui,'DejaVu Sans',sans-serif}.paper{fill:var(--pap
 
 
 def build_picture(width: float, height: float, parts: Iterable[Markup], label: str) -> str:
-    """A whole SVG file on a ground of its own, so that it can be read whatever the page around it looks like.
+    """A whole SVG file on a ground of its own, so that it is readable on any page.
 
     Args:
         label: the alternative text.
@@ -32,7 +32,7 @@ def build_picture(width: float, height: float, parts: Iterable[Markup], label: s
 
 
 def _style(body: Markup) -> Markup:
-    """Of the pages' colours and classes those that the drawing has."""
+    """Return the pages' colours and classes that the drawing uses."""
     css = PAGE_CSS.read_text()
     used = {name for names in re.findall(r'class="([^"]+)"', body) for name in names.split()}
     lines = [found[0] for found in CLASSES.finditer(css) if _names(found[0]) & used]

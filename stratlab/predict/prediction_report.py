@@ -46,7 +46,7 @@ def conclude(answers: Sequence[Prediction | Unknown]) -> str:
 
 
 def find_first(answers: Sequence[Prediction | Unknown]) -> Prediction | None:
-    """Return the run that sends least of those with room for several rows; None if no run of several has room."""
+    """Return the run that sends least of those with room for several rows; None without such a run."""
     known = (one for one in answers if isinstance(one, Prediction) and one.verdict is Verdict.FITS)
     return next((one for one in _order(known) if one.largest > 1), None) if len(answers) > 1 else None
 

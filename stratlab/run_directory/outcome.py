@@ -20,7 +20,7 @@ Event = dict[str, Any]
 STOPPED_FROM_OUTSIDE = 143
 """The trainer's exit code of a run that was suspended, drained or stopped: it resumes there."""
 MAY_BE_RETRIED = 128
-"""Exit codes from here on are of signals: a cluster starts another attempt."""
+"""Exit codes from this value belong to signals: a cluster starts another attempt."""
 TRACED: Status = "traces only"
 """Of another program: a run's settings and its end are unknown."""
 AT_WORK = "at work"

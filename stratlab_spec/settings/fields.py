@@ -171,8 +171,7 @@ class Settings(BaseModel):
     """Several documents per row, none sees another; off = one document per row, padded."""
 
     text_columns: str = Field(default="", pattern=text_columns.PATTERN)
-    """What the columns of a text data set are, such as query=instruction,response=output; empty = by their
-    names."""
+    """The part of each column of a text data set, such as query=instruction,response=output; empty = by their names."""
     chat_roles: Literal["strict", "merge"] = "strict"
     """Chats that the template refuses: strict = the run does not start; merge = turns of one role that follow
     each other become one, other roles the user's, and answers before the first question go."""

@@ -25,7 +25,7 @@ from stratlab_spec.settings.fields import HUB_ID, MODELS
 from stratlab_spec.settings.values import text_pattern, with_bounds
 
 NOTHING = ("null", "~", "Null", "NULL")
-"""YAML's words for no value: the setting counts as not set."""
+"""YAML's words for an empty value: the setting counts as not set."""
 OF_A_RUN = ("config", "processesPerNode", "env")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 OPTIONS = "STRATLAB_OPTIONS"
-"""Set if the settings were given to `python -m trainer`, in a file or in Python."""
+"""Set if `python -m trainer` received the settings as options, in a file or in Python."""
 NAMESPACE = "STRATLAB_NAMESPACE"
 """Set by charts: the release's."""
 CLUSTER = "KUBERNETES_SERVICE_HOST"

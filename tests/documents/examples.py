@@ -39,21 +39,6 @@ def gpu_command() -> str:
     return found
 
 
-def own_command() -> str:
-    """The README's comparison of one's own pictures."""
-    (found,) = [c for c in COMMANDS if "rehearse" in c and "image_column=photo" in c]
-    return found
-
-
-def write_own_photos(folder: Path, count: int = 120) -> Path:
-    """In a column of another name, as the README's."""
-    import datasets
-
-    table = datasets.load_from_disk(str(write_photos(folder.with_name("raw"), count)))
-    table.rename_column("image", "photo").save_to_disk(str(folder))
-    return folder
-
-
 def write_photos(folder: Path, count: int, edge: int = 64) -> Path:
     """A data set of `count` equal photos in two classes, with the columns of Food-101."""
     import datasets

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from notebooks import bare_machine
 from notebooks.__main__ import main
 from notebooks.execution import FOLDER, WITHOUT_OUTPUTS, list_notebooks, remove_machine
+from notebooks.workbench import MOST_PARTS, _choose_colour, _join_small
 from tests.documents.commands import ROOT
 from tests.notebooks.cells import TWO_T4, find_cell
 
@@ -35,6 +37,10 @@ def find_problems(text: str) -> set[str]:
         "error": any(output["output_type"] == "error" for cell in code for output in cell["outputs"]),
         "no output": not any(cell["outputs"] for cell in code),
         "no hardware": "**Hardware of the outputs below:**" not in "".join(content["cells"][0]["source"]),
+        "no plot": not any(
+            "image/png" in output.get("data", {}) for cell in code for output in cell["outputs"]
+        ),
+        "no exercise": not any("**Exercise:**" in "".join(cell["source"]) for cell in content["cells"]),
         "colours": "\\u001b[" in text,
         "bytes": len(text) > MOST_BYTES,
     }
@@ -61,40 +67,44 @@ def test_what_a_cell_says_is_of_no_machine(tmp_path: Path) -> None:
     assert remove_machine(f"{ROOT}/charts/ddp", tmp_path) == "charts/ddp"
 
 
-def run_cell(text: str, **names: Any) -> dict[str, Any]:
-    space: dict[str, Any] = {"ROOT": ROOT, "Path": Path, "sys": sys, "subprocess": subprocess, **names}
-    exec(compile(find_cell(TWO_T4, text), "cell", "exec"), space)
-    return space
+def test_a_plot_joins_small_parts_and_keeps_their_sum() -> None:
+    table = pd.DataFrame({f"part {number}": [float(number), 1.0] for number in range(9)}, index=["a", "b"])
+    joined = _join_small(table)
+    assert (
+        list(joined) == ["part 4", "part 5", "part 6", "part 7", "part 8", "rest"]
+        and len(list(joined)) == MOST_PARTS
+    )
+    assert joined.sum(axis=1).tolist() == table.sum(axis=1).tolist()
+    names = ("parameters MiB", "gradient", "optimizer state")
+    assert [_choose_colour(name, 5) for name in names] == [_choose_colour(name, 1) for name in names]
 
 
 def test_it_is_kept_without_outputs() -> None:
     content = json.loads(TWO_T4.read_text())
     code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
-    assert len(code) > 5
+    assert len(code) > 4
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
 
 
 def test_the_machine_s_torch_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packages are missing and torch is there: pip is told to keep it, and is not asked for it."""
     asked: list[list[str]] = []
-
-    def run(*words: object, **options: object) -> None:
-        asked.append([str(word) for word in words])
-
-    run_cell("KEPT =", run=run)
+    monkeypatch.setattr(bare_machine, "run", lambda *words: asked.append([str(word) for word in words]))
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/helm")
+    bare_machine.install(ROOT)
     assert asked == [], "nothing is installed where it is there"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     versions = {"torch": "2.9.0+cu126", "torchvision": "0.24.0+cu126"}
     monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
-    run_cell("KEPT =", run=run)
+    bare_machine.install(ROOT)
     assert Path("kept.txt").read_text() == "torch==2.9.0+cu126\ntorchvision==0.24.0+cu126\n"
     packages, projects = asked
     assert packages[1:6] == ["-m", "pip", "install", "--quiet", "--constraint"]
     names = {word.split("==")[0] for word in packages[7:]}
     assert {"deepspeed", "transformers", "mlflow", "msgspec"} <= names
     assert not names & {"torch", "torchvision"}
-    assert "--no-deps" in projects and str(ROOT) in projects
+    assert "--no-deps" in projects and str(ROOT) in {str(Path(word)) for word in projects}
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -109,20 +119,20 @@ def test_a_secret_comes_from_kaggle_s_store(
 
     store = types.SimpleNamespace(UserSecretsClient=UserSecretsClient)
     monkeypatch.setitem(sys.modules, "kaggle_secrets", store)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    environ: dict[str, str] = {}
-    run_cell("def read_secret", ON_KAGGLE=True, os=types.SimpleNamespace(environ=environ))
+    monkeypatch.setattr(bare_machine, "ON_KAGGLE", True)
+    monkeypatch.setattr("os.environ", environ := dict[str, str]())
+    bare_machine.read_secret("HF_TOKEN")
     assert environ == ({"HF_TOKEN": "the value of HF_TOKEN"} if there else {})
     assert "the value" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("gpus", "form"), [(1, "small"), (2, "full")])
-def test_the_form_follows_from_the_gpus(gpus: int, form: str) -> None:
+def test_the_form_follows_from_the_gpus(gpus: int, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = "\n".join(f"GPU {number}: Tesla T4" for number in range(gpus))
     answer = types.SimpleNamespace(returncode=0, stdout=lines)
-    machine = types.SimpleNamespace(run=lambda *words, **options: answer)
-    tools = types.SimpleNamespace(which=lambda name: "/usr/bin/nvidia-smi")
-    assert run_cell("def count_gpus", subprocess=machine, shutil=tools)["FORM"] == form
+    monkeypatch.setattr("subprocess.run", lambda *words, **options: answer)
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/nvidia-smi")
+    assert bare_machine.choose_form() == form
 
 
 def test_the_full_form_prepares_what_the_sweep_reads(tmp_path: Path) -> None:
@@ -130,7 +140,9 @@ def test_the_full_form_prepares_what_the_sweep_reads(tmp_path: Path) -> None:
     from experiments.prepared import PREPARED
 
     asked: list[tuple[str, ...]] = []
-    run_cell("NEEDED =", OUT=tmp_path, FORM="full", run=lambda *words: asked.append(tuple(map(str, words))))
+    space = {"OUT": tmp_path, "FORM": "full", "sys": sys, "Path": Path}
+    space["run"] = lambda *words: asked.append(tuple(map(str, words)))
+    exec(compile(find_cell(TWO_T4, "NEEDED ="), "cell", "exec"), space)
     (part,) = next(e.parts for e in list_experiments() if e.name == "two-t4")
     wanted = [(f"--{PREPARED[n].kind}={PREPARED[n].source}", f"--name={n}") for n in part.prepared()]
     assert sorted(words[3:5] for words in asked) == sorted(wanted)

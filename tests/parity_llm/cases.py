@@ -319,7 +319,11 @@ FURTHER_AXES = (
     Case("gpt2", "dp2", packed=True),
     Case("gpt2", "cp2", packed=True),
 )
-FAMILY_CASES = (*FORMS_BY_STRATEGY, *FORMS_BY_AXIS, *FURTHER_AXES)
+FORMS_IN_BF16 = tuple(
+    Case(form, strategy="fsdp", world=2, packed=True, settings=IN_BF16, gates=BF16)
+    for form in ("llama tied", "gemma2", "gemma3", "phi3", "olmo2", "gpt2")
+)
+FAMILY_CASES = (*FORMS_BY_STRATEGY, *FORMS_BY_AXIS, *FURTHER_AXES, *FORMS_IN_BF16)
 """Further families: what each of them has of its own, under every kind of sharding."""
 EVERY_CHANGE = (
     Case("llama", strategy="fsdp", world=2, packed=True),

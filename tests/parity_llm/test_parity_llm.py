@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stratlab_spec.models.decoder import FAMILIES
 from tests.forks import Forks
 from tests.parity.suite import Fault, Found, Matrix, Report, check_cases, check_fault
 from tests.parity_llm.cases import CASES, LARGE
@@ -32,7 +33,14 @@ def test_the_full_one_has_all_and_the_small_one_every_strategy_axis_and_fault() 
     assert met == there
     assert any(len(axes_of(case)) == 5 and case.world_size == 8 for case in FULL.cases)
     assert max(case.world_size for case in SMALL.cases) == 4
-    assert {family_of(case) for case in SMALL.cases} == {"qwen2", "qwen3_moe"}
+    assert {family_of(case) for case in SMALL.cases} == {
+        "qwen2",
+        "qwen3_moe",
+        "llama",
+        "gemma2",
+        "gemma3_text",
+    }
+    assert {family_of(case) for case in FULL.cases} == {*FAMILIES}
     assert len(SMALL.cases) < len(FULL.cases) / 2 and SMALL.report != FULL.report
 
 

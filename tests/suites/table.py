@@ -57,7 +57,7 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         "parity-llm", "language models: every composition of axes, to 16 processes, equals one process",
-        command=(*PYTEST, "tests/nightly/parity_llm"), smallest=None, minutes=12,
+        command=(*PYTEST, "tests/nightly/parity_llm"), smallest=None, minutes=25,
         folders=("tests/nightly/parity_llm",), facts="parity-llm-full.json",
     ),
     Suite(

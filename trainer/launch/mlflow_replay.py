@@ -37,7 +37,7 @@ class Replayed(NamedTuple):
     lines: int
     """That MLflow did not have."""
     waiting_bytes: int
-    """Of a half-written line."""
+    """Size of a half-written last line."""
     closed: str
     """The new status of the MLflow run, if it was still RUNNING; "" = unchanged."""
 

@@ -243,7 +243,7 @@ def find_by_kubectl(name: str, kubectl: Path = KUBECTL) -> str | None:
     if done.returncode:
         return None
     pod = json.loads(done.stdout)
-    if "deletionTimestamp" in pod.get("metadata", {}):  # it was asked to stop, and is still there
+    if "deletionTimestamp" in pod.get("metadata", {}):  # its stop was requested, and it still exists
         return None
     status = pod.get("status", {})
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))

@@ -196,7 +196,7 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
 def _check_rows(config: Config, makes_caches: bool, tell: Callable[[str], None]) -> int | None:
     """Training samples of a language model's data; None where its token cache is missing and not made."""
     if not makes_caches and read_index(cache_folder(config)) is None:
-        if config.dataset_path:  # here, where a look costs no more than the run's own
+        if config.dataset_path:  # here, because reading it takes no longer than in the run
             for sentence in check_given(config):
                 tell(f"{config.dataset_setting}: {sentence}")
         return None

@@ -49,7 +49,7 @@ from trainer.hang_detection.heartbeat import (
 )
 
 MARGIN, LEAST_MARGIN_S, MOST_MARGIN_S = 0.25, 2.0, 30.0
-"""Share of the time-out in which all ranks are asked."""
+"""Share of the time-out for asking all ranks."""
 ANSWER_S = 2.5
 """A witness that has not answered by then does not run."""
 STACK_S = 0.5

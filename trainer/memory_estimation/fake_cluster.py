@@ -234,7 +234,7 @@ IN_FP32 = (
     *("cumsum", "exp", "log", "pow.Tensor_Scalar", "rsqrt", "reciprocal", "softplus", "logsumexp"),
 )
 """Operators of AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE (ATen/autocast_mode.h) that models call. The CPU's
-list lacks all of them, so that there is no state to restore."""
+list lacks all of them, so that no state must be restored."""
 OFFER = packing.Offer("cuda", (9, 0), varlen=True)
 """A current GPU, with the pinned torch."""
 

@@ -272,7 +272,7 @@ def build_operations(
     order = sorted(range(len(tasks)), key=lambda place: -tasks[place].work)
     for found in count_side_by_side(_count, tasks, order, begins):
         samples += found
-    # scaling would give nothing for an unseen window
+    # an unseen window cannot be scaled
     if not all(AT_ONCE in sample["windows"] for sample in samples):
         for sample in samples:
             sample["windows"].pop(AT_ONCE, None)

@@ -225,7 +225,7 @@ BY_OPERATOR = {
     "monitored_barrier_": RANKS,
 }
 BY_METHOD = {"tolist": READS, "cpu": TO_HOST, "numpy": TO_HOST}
-"""Methods of a tensor that wait once, however many numbers they read."""
+"""Methods of a tensor that wait once for any number of values."""
 PINNED = "stratlab_pinned"
 """Attribute of a tensor in memory that a device can read directly."""
 _HERE = Path(__file__).parent

@@ -93,7 +93,7 @@ def build_course(
             if isinstance(content.get("epoch"), int) and is_number(content.get("epoch_time_s")):
                 epochs[content["epoch"]] = content
         elif line.kind == "system" and any((gpus := _read_gpus(content)).values()):
-            # else the line is of a checkpoint, or on a CPU
+            # else the line belongs to a checkpoint, or to a CPU
             lasted, since[line.attempt] = line.t - since[line.attempt], line.t
             ranks = world_sizes.get(line.attempt, 0)
             seconds += lasted

@@ -68,6 +68,9 @@ class HuggingFaceModel(ImageClassifier):
     def __init__(self, hf: Any, repeat: int = 0) -> None:
         super().__init__()
         self.hf = hf
+        for name, parameter in hf.named_parameters():
+            if name.endswith("mask_token"):  # of DINOv2's pre-training: has no gradient, for which ddp waits
+                parameter.requires_grad_(False)
         self.heads = find_heads(hf)
         self._repeat = repeat
 

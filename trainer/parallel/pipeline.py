@@ -31,7 +31,10 @@ SCHEDULES: dict[str, Any] = {
 
 
 class StageLayers(nn.ModuleDict):
-    """A stage's layers under their numbers in the whole decoder; transformers' forward takes a slice of them."""
+    """A stage's layers under their numbers in the whole decoder; for transformers' forward a list."""
+
+    def __iter__(self) -> Any:
+        return iter(self.values())
 
     def __getitem__(self, key: Any) -> Any:
         return list(self.values())[key] if isinstance(key, slice) else super().__getitem__(key)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from stratlab.cli import app
 from stratlab.helm import find_helm
 from tests.charts.rendering import CHARTS, pick, render
-from tests.documents.commands import split
+from tests.documents.commands import read_commands, split
 from tests.documents.examples import (
     FROM_CHARTS,
     gpu_command,
     judge,
-    options,
-    own_command,
     render_told,
-    write_own_photos,
     write_photos,
 )
 
@@ -38,18 +37,36 @@ def test_a_chart_as_it_is_means_something(chart: str, tmp_path: Path) -> None:
     judge(job, TRAINER_RESULTS=str(tmp_path), **asked)
 
 
-def test_the_readme_s_own_comparison_is_whole() -> None:
-    settings = options(own_command(), "--set")
-    named = {setting.partition("=")[0].removeprefix("run.config.") for setting in settings}
-    assert {"comparison", "model", "image_size", "global_batch_size", "micro_batch_size", "steps"} <= named
-
-
-@pytest.mark.parametrize(
-    ("command", "write"),
-    [(gpu_command(), lambda folder: write_photos(folder, 4000)), (own_command(), write_own_photos)],
-    ids=["gpu", "own"],
-)
-def test_a_command_with_data_of_its_kind(command: str, write: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_the_gpu_command_with_data_of_its_kind(tmp_path: Path) -> None:
+    command = gpu_command()
     (chart, *_) = [Path(word).name for word in split(command) if word.startswith("charts/")]
-    job = render_told(command, chart, chart)
-    judge(job, TRAINER_RESULTS=str(tmp_path / "results"), TRAINER_DATASET_PATH=str(write(tmp_path / "data")))
+    job, data = render_told(command, chart, chart), write_photos(tmp_path / "data", 4000)
+    judge(job, TRAINER_RESULTS=str(tmp_path / "results"), TRAINER_DATASET_PATH=str(data))
+
+
+LINES = [command for command, files in read_commands().items() if " run " in command and "README.md" in files]
+
+
+def test_readme_s_lines_of_stratlab_run_are_taken_by_the_trainer(tmp_path: Path) -> None:
+    """Those on images with the whole check; the others need weights and tokenizers of the hub."""
+    chat, pets = tmp_path / "chat.jsonl", write_photos(tmp_path / "pets", 1000)
+    chat.write_text(
+        '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}\n'
+    )
+    llama = tmp_path / "my-llama"
+    llama.mkdir()
+    (llama / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    names = {"/data/pets": str(pets), "chat.jsonl": str(chat), "/models/my-llama": str(llama)}
+    assert len(LINES) == 5
+    for line in LINES:
+        words = [names.get(word, word) for word in split(line)[1:]]
+        done = CliRunner().invoke(app, [*words, "--dry-run", "--json"])
+        assert done.exit_code == 0, (line, done.output)
+        shown = json.loads(done.stdout)
+        for chart in (
+            shown["strategies"] if shown["config"].get("task") != "text" and "lora" not in words else ()
+        ):
+            given = [f"--set=run.config.{name}={value}" for name, value in shown["config"].items()]
+            given += [f"--set=run.processesPerNode={shown['processes_per_node']}"]
+            job = pick(render(find_helm(), CHARTS / chart, given), "PyTorchJob")
+            judge(job, TRAINER_RESULTS=str(tmp_path / "results"))

@@ -16,7 +16,7 @@ from stratlab.run_line import RunLine, RunRequest, build_run_line, count_gpus
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 
-CHARTS = ("ddp", "fsdp", "llm-2d", "single", "zero2")
+CHARTS = ("ddp", "fsdp", "llm-2d", "lora", "single", "zero2")
 
 
 def build(model: str = "cnn", strategies: str = "ddp", local_gpus: int | None = 0, **options: Any) -> RunLine:
@@ -77,6 +77,9 @@ def test_models_and_data(tmp_path: Path) -> None:
     assert {"init": "scratch", "dataset": "digits"}.items() <= build(str(vit)).config.items()
     assert "task" not in build(str(vit)).config
     assert build("Qwen/Qwen2.5-0.5B", data="a/b").config["init"] == "pretrained"
+    assert build("qwen2.5-0.5b", data=str(chat)).config["init"] == "pretrained"
+    assert build("qwen2.5-0.5b", "lora").config["init"] == "pretrained"
+    assert "init" not in build("qwen2.5-0.5b").config
     assert build("resnet50").config["model"] == "resnet"
     assert build("qwen_tiny").config["dataset"] == "arithmetic"
     assert build("qwen_tiny", settings=["dataset=metamathqa"]).config["dataset"] == "metamathqa"

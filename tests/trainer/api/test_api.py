@@ -145,3 +145,14 @@ def test_a_loaded_data_set_is_read_by_its_own_micro_batch(tmp_path):
     config = text_config(tmp_path, train_samples=300, micro_batch_size=3)
     inputs, labels = next(iter(LoadedData(config, build(config)).evaluation_batches("test")))
     assert inputs.shape[0] == labels.shape[0] == 3
+
+
+def test_what_a_gpu_changes() -> None:
+    given = {"processes": 2, "model": "cnn", "image_size": 8, "global_batch_size": 32, "micro_batch_size": 8}
+    zero3 = deepspeed_config(strategy="zero3", offload="all", precision="bf16_native", **given)
+    section = zero3["zero_optimization"]
+    assert section["stage"] == 3 and section["offload_param"] == {"device": "cpu", "pin_memory": True}
+    assert zero3["bf16"]["enabled"] and zero3["train_micro_batch_size_per_gpu"] == 8
+    zeropp = deepspeed_config(strategy="zeropp", nodes=2, **given)
+    assert zeropp["zero_optimization"]["zero_hpz_partition_size"] == 2
+    assert zeropp["gradient_accumulation_steps"] == 1

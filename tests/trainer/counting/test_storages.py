@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.memory_estimation.causes import _nodes_between
 from trainer.memory_estimation.steps import OrdinaryValues
-from trainer.memory_estimation.storages import NODE_CAUSE, StorageWatch
+from trainer.memory_estimation.storages import NODE_CAUSE, StorageWatch, replaced
 
 KIB = 1024
 
@@ -84,3 +84,23 @@ def test_what_the_loss_s_backward_pass_makes_is_told_from_the_rest(watch):
     before, watch.phase = held(watch).by_cause()["logits and loss"], "backward"
     (gradient,) = torch.autograd.grad(loss, logits)
     assert held(watch).by_cause()["logits and loss"] - before == 8 * 4 and gradient is not None
+
+
+class Base:
+    def inherited(self) -> str:
+        return "base"
+
+
+class Owner(Base):
+    def own(self) -> str:
+        return "own"
+
+
+def test_everything_is_put_back_also_after_a_failure():
+    before = dict(vars(Owner))
+    with pytest.raises(KeyError), replaced(Owner, own=lambda self: "new", inherited=lambda self: "new"):
+        assert Owner().own() == Owner().inherited() == "new" and Base().inherited() == "base"
+        raise KeyError
+    assert dict(vars(Owner)) == before
+    with pytest.raises(AssertionError), replaced(Owner, missing=1):
+        pass

@@ -222,3 +222,7 @@ def test_weights_of_products_alone_are_gathered_in_16_bits():
 def test_the_padding_of_the_last_shards_is_no_element(rank: int, real: int):
     shard = SimpleNamespace(ds_numel=4)
     assert _count_real(SimpleNamespace(ds_tensor=shard, ds_numel=6, ds_zero_partition_rank=rank)) == real
+
+
+def test_a_section_s_value_that_is_no_section_is_left_to_deepspeed():
+    check_keys({"timers": None, "optimizer": {"type": "AdamW"}})

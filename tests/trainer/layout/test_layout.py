@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes
+from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes, shape_problems
 from stratlab_spec.layout.parallel_dims import Axes, resolve_layout
 from stratlab_spec.memory.layout_report import main
 from stratlab_spec.models.decoder_presets import SHAPES
@@ -122,6 +122,11 @@ BROKEN = [
     (config(dimensions=5), 8, {}, "five-dimensions-dense", ("TRAINER_DIMENSIONS=5", "at most 4")),
     (config(MOE, lora_rank=4, lora_targets="q_proj,up_proj"), 8, {}, "lora-target", ("split up_proj;",)),
     (config(lora_rank=4, lora_targets="lm_head,mlp.up_proj"), 8, {}, "lora-target", ("split lm_head;",)),
+    (given("phi-3-mini", tp=2), 8, {}, "family", ("TRAINER_TP=2", "over cp, pp, dp_replicate", "tp=1")),
+    (given("gpt2", pp=2, seq_len=512), 8, {}, "family", ("TRAINER_PP=2", "over cp, dp_replicate", "pp=1")),
+    (given("gpt-oss-20b", ep=2), 8, {}, "family", ("TRAINER_EP=2", "over pp, dp_replicate", "ep=1")),
+    (given("gemma-2-2b", cp=2), 8, {}, "family", ("TRAINER_CP=2", "over pp, tp, dp_replicate", "cp=1")),
+    (given("gpt2", lora_rank=4, seq_len=512), 8, {}, "family-lora", ("TRAINER_LORA_RANK=4",)),
 ]
 
 
@@ -196,3 +201,11 @@ def test_replicas_of_shards_follow_the_nodes():
     assert resolve_axes(half, 8, processes_per_node=4) == Axes(dp_replicate=4, dp_shard=2)
     twice = of("hsdp", dp_replicate=2)
     assert resolve_axes(twice, 8, processes_per_node=8) == Axes(dp_replicate=2, dp_shard=4)
+
+
+def test_rules_of_mesh_and_placement_come_together():
+    batch = {"global_batch_size": 9, "micro_batch_size": 3}
+    asked = Config(run="x", strategy="zero3", compile=True, model="vit_tiny", dataset="synthetic", **batch)
+    assert {"SL-axes-batch-indivisible", "SL-deepspeed-compile"} <= set(
+        find_codes(shape_problems(asked, 2, 2))
+    )

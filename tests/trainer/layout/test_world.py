@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import asdict, replace
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 
 from tests.trainer.runs import make_world
 from trainer.distributed.machine import read_node
-from trainer.distributed.world import World, bind_device
+from trainer.distributed.world import World, bind_device, processor_name
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,8 @@ def test_the_device_is_named_where_it_can_be() -> None:
     assert bind_device(gpu, old_init) == {}
     for world in (make_world(1, 2), alone, OverGloo(**asdict(gpu))):
         assert bind_device(world, dist.init_process_group) == {}
+
+
+def test_the_processor_is_named_by_its_model_and_cores() -> None:
+    model, _, cores = processor_name().rpartition(", ")
+    assert model != "model name" and cores == f"{len(os.sched_getaffinity(0))} cores"

@@ -13,6 +13,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "deit": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
     "swin": {"embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2},
     "convnext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
+    "dinov2": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_ratio": 2},
     "resnet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
 }
 """Name in transformers -> the smallest settings that its configuration takes."""
@@ -23,7 +24,7 @@ ARCHITECTURES = {"deit": "DeiTForImageClassification", "levit": "LevitForImageCl
 def small_settings(kind: str, **changes: Any) -> Any:
     from transformers import AutoConfig
 
-    sizes = {"image_size": 16, "patch_size": 4} if kind in ("vit", "deit", "swin") else {}
+    sizes = {"image_size": 16, "patch_size": 4} if kind in ("vit", "deit", "swin", "dinov2") else {}
     settings = AutoConfig.for_model(kind, **{**SMALL.get(kind, {}), **sizes, "num_labels": 5, **changes})
     settings.architectures = [ARCHITECTURES.get(kind, "")]
     return settings

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError, hint_of_dataset
-from trainer.data.files import as_tables, walk_files
+from trainer.data.files import as_tables, usual_name, walk_files
 from trainer.data.images import SPLIT_SEED
 from trainer.data.text.local_files import READ, TO_UTF_8, describe_cast, open_local
 from trainer.data.text.text_form import BUILT_IN, ORIGINAL, TextForm, Turns, find_form, name_columns
@@ -215,7 +215,7 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
         raise absent(config)
     try:
         if config.dataset_path:
-            return open_local(config, Path(config.dataset_path))
+            return _name_splits(open_local(config, Path(config.dataset_path)))
         source = datasets.load_dataset(hub_id(config), revision=revision)
     except (ConfigError, DataMissing):
         raise
@@ -232,7 +232,13 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
             f"save_to_disk, or {READ}) or an id on the hub: {explained}{hint} "
             "[SL-text-data-unloadable]"
         ) from failure
-    return as_tables(source)
+    return _name_splits(as_tables(source))
+
+
+def _name_splits(tables: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables under the usual names of splits (val is validation), unless two would have the same name."""
+    found = {usual_name(name) or name: table for name, table in tables.items()}
+    return found if len(found) == len(tables) else tables
 
 
 @dataclass(frozen=True)

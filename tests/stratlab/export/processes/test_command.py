@@ -10,7 +10,9 @@ import pytest
 from tests.documents.commands import read_commands, split
 from tests.trainer.launch.test_tensorboard import expected, make_run, read
 
-COMMANDS = sorted(command for command in read_commands() if command.startswith("stratlab export "))
+COMMANDS = sorted(
+    command for command in read_commands() if command.startswith("stratlab export tensorboard ")
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS or [None])

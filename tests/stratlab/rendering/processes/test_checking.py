@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.trainer_program import Answers, ask_trainer, list_refusals
+from stratlab.trainer_program import Answers, ask_trainer, list_notes, list_refusals
 
 PYTHON = (sys.executable, "-m", "trainer")
 ANSWER = "print(json.dumps({name: {'code': 2, 'problems': [name * 3]} for name in asked}))"
@@ -90,6 +90,7 @@ def test_a_sentence_names_the_settings_as_a_chart_does_and_is_said_once():
     assert list_refusals(Answers({"a": (2, [problem])}), 1) == [told]
     answers = Answers({"a": (2, ["x", "y"]), "b": (2, ["x"])})
     assert list_refusals(answers, 3) == ["a, b: x", "a: y"]
+    assert list_notes(Answers({}, notes={"a": [problem], "b": [problem]}), 2) == [f"a, b: {told}"]
 
 
 def test_processes_on_several_nodes_are_told_with_the_nodes_that_a_chart_sets():

@@ -25,6 +25,7 @@ from trainer.data.text.documents import Tally, encode_texts
 from trainer.data.text.text_source import check_given, load_texts
 from trainer.data.text.token_rows import IGNORED
 from trainer.data.text.tokenizer import build_byte_tokenizer, load_tokenizer
+from trainer.launch.batch_validation import check_run
 
 COUNT = 40
 Row = Callable[[int], Any]
@@ -280,6 +281,14 @@ def test_splits_are_those_of_the_names(files, tmp_path):
     assert len(splits["train"]) + len(splits["validation"]) == COUNT
 
 
+def test_splits_of_a_saved_data_set_may_have_other_usual_names(tmp_path):
+    counts = {"training": COUNT, "dev": 7, "eval": 5}
+    tables = {name: datasets.Dataset.from_list([*map(PAIR, range(count))]) for name, count in counts.items()}
+    datasets.DatasetDict(tables).save_to_disk(str(tmp_path / "data"))
+    found = load_texts(text_config(tmp_path, dataset_path=str(tmp_path / "data")))
+    assert {name: len(texts) for name, texts in found.items()} == {"train": COUNT, "validation": 7, "test": 5}
+
+
 ODD = {
     3: {"query": "q", "response": ""},
     9: {"query": "q", "response": " \n"},
@@ -516,3 +525,9 @@ def test_what_is_used_is_told_before_anything_starts(tmp_path):
     assert "query=Question,response=Answer" in said[0] and said[1].endswith(": type, id")
     again = check_given(text_config(tmp_path, dataset_path=str(path), text_columns="Question,Answer"))
     assert again == said
+    given = {"model": "qwen_tiny", "seq_len": 128, "micro_batch_size": 1, "global_batch_size": 1}
+    given |= {"results": tmp_path, "run": "r", "dataset_path": path}
+    env = {f"TRAINER_{name.upper()}": str(value) for name, value in given.items()}
+    found = check_run(env, elsewhere=False, replaces=False, opened=set())
+    assert found["code"] == 0 and all(map(str.endswith, found["notes"], said)) and len(found["notes"]) == 2
+    assert not list(tmp_path.rglob("tokens-*"))

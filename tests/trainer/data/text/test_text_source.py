@@ -237,3 +237,12 @@ def test_a_file_of_one_object_is_refused_with_a_command_that_cures_it(form, inde
     exec(cure[2], {})
     Path("train.json").unlink()
     assert {*texts_of(config)} == {(row["query"], row["response"]) for row in ROWS}
+
+
+def test_what_datasets_has_saved_is_read(tmp_path):
+    table = datasets.Dataset.from_list(ROWS)
+    table.save_to_disk(str(tmp_path / "saved"))
+    datasets.DatasetDict({"train": table}).save_to_disk(str(tmp_path / "split"))
+    for name in ("saved", "split"):
+        found = texts_of(text_config(tmp_path, dataset_path=str(tmp_path / name)))
+        assert sorted(found) == sorted((row["query"], row["response"]) for row in ROWS)

@@ -10,6 +10,7 @@ from tests.codes import find_codes
 from tests.trainer.models.conftest import SMALL, small_settings, write_model
 from trainer.distributed.provenance import hash_weights
 from trainer.models import build_model
+from trainer.models.hugging_face import HuggingFaceModel
 
 
 def build(folder, *, size=16, channels=3, labels=5, empty=False, **values):
@@ -77,3 +78,17 @@ def test_an_image_size_that_cannot_be_interpolated_is_refused(tmp_path):
         build(tmp_path, size=96)
     assert find_codes(caught.value) == ["SL-image-size-fails"]
     assert "TRAINER_IMAGE_SIZE=96" in str(caught.value) and " 64 " in str(caught.value)
+
+
+def test_blocks_are_a_list_of_several_however_large_a_single_one_is():
+    """Checkpointed and sharded one by one: a list of one holds everything."""
+
+    def layers(*sizes: int) -> torch.nn.ModuleList:
+        return torch.nn.ModuleList(torch.nn.Linear(size, size) for size in sizes)
+
+    hf = torch.nn.Module()
+    hf.whole, hf.layers, hf.fewer = layers(50), layers(2, 3), layers(2, 2)
+    assert HuggingFaceModel(hf, repeat=0).blocks() == list(hf.layers)
+    del hf.layers, hf.fewer
+    hf.empty = torch.nn.Identity()
+    assert HuggingFaceModel(hf, repeat=0).blocks() == [hf.whole]

@@ -70,10 +70,13 @@ def test_every_name_is_a_network_of_its_own():
 
 
 def test_the_page_names_each_network_and_no_other():
-    text = Path("docs/models.md").read_text()
-    section = text.split("\n## Models\n\n", 1)[1].split("\n\n", 1)[0]
-    cells = [re.findall("`([^`]+)`", row.split("|")[1]) for row in section.splitlines()[2:]]
-    named = [name for cell in cells for names in cell for name in names.split()]
+    text, named = Path("docs/models.md").read_text(), list[str]()
+    for title, column in (("Models", 1), ("Decoders", 2)):
+        section = text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+        cells = [row.split("|")[column] for row in section.splitlines() if row.startswith("|")]
+        named += [
+            name for cell in cells[2:] for names in re.findall("`([^`]+)`", cell) for name in names.split()
+        ]
     assert sorted(name for name in named if name not in ("owner/name", "model_path")) == sorted(MODELS)
 
 
