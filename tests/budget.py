@@ -5,8 +5,6 @@ times its limit fails. DEARER names those that may take more, with the reason. N
 warmed process (programs.py) whose environment lacks the test's name, as a pod of a rehearsal.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import time

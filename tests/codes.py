@@ -1,7 +1,5 @@
 """The codes of messages: `[SL-...]` at the end of a sentence. Tests assert these, so that the words stay free."""
 
-from __future__ import annotations
-
 import re
 
 CODE = re.compile(r"\[(SL-[a-z0-9]+(?:-[a-z0-9]+)*)\]")

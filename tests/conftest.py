@@ -1,7 +1,5 @@
 """Which tests are collected, in what order; one MLflow server for all; the parity suites' tables."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Which cases of a large table are enough for every change: a small choice that shows everything the table shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TypeVar
 

@@ -3,8 +3,6 @@
 What a rank does the first time (torch's caches, DeepSpeed's imports, groups) is then paid once, and tests stay small.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 

@@ -3,8 +3,6 @@
 python -m tests.mlflow_server FOLDER PID     see tests/session.py
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

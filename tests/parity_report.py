@@ -1,7 +1,5 @@
 """What a parity suite has found, as a file: the tests may run in another process than the one that prints it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path

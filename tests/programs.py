@@ -9,8 +9,6 @@ while it is imported is the warmed process's.
 The stand-in is `python -IS tests/programs.py SOCKET ARGUMENTS...`: this file imports nothing that starts slowly.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -7,8 +7,6 @@ What a rank shall do travels as a cloudpickle, so that closures and lambdas work
     python -m tests.ranks FOLDER PID        # the nursery, one for all test processes: see tests/session.py
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import functools

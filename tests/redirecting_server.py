@@ -1,7 +1,5 @@
 """A server on loopback that sends every call elsewhere, and one that writes down what reaches it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

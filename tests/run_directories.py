@@ -1,7 +1,5 @@
 """Whether two run directories say the same, field by field, but for what belongs to one run: name, times, peaks."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ A server is a module of tests/ that is called as `python -m MODULE FOLDER PID`, 
 and ends when `has_ended(PID)`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Every cause has a code of its own, and the page of codes lists all of them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The layers of docs/architecture.md, as import-linter sees them."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Nothing is defined that nobody names, and nothing is imported that is not declared."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

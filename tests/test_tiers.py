@@ -1,7 +1,5 @@
 """Every test runs in exactly one tier, and a tier holds only what it may start."""
 
-from __future__ import annotations
-
 from pathlib import PurePath
 
 import pytest

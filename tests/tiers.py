@@ -3,8 +3,6 @@
 python -m tests.tiers        # the tiers, and how many test files each folder brings
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterable

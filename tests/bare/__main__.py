@@ -8,8 +8,6 @@ Neither pydantic, msgspec, datasets nor deepspeed is installed there. The tests 
 a loopback where that is permitted; elsewhere proxies that nobody answers stand for it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

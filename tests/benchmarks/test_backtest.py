@@ -1,7 +1,5 @@
 """The back-test: descriptions by hand arithmetic, the rules of the two sources, and what the command writes."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Memory: the configurations that are counted, how a count is judged, the table of batches that fit."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Values of each kind of constraint that the schema has: those that nobody can mean, and those at an edge."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections import defaultdict

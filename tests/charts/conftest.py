@@ -1,7 +1,5 @@
 """One helm, but in helms/."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

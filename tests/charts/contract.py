@@ -1,7 +1,5 @@
 """The trainer accepts what a chart renders, and the analysis looks where the trainer writes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from stratlab_spec.layout.mesh_rules import resolve_axes

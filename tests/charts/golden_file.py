@@ -3,8 +3,6 @@
 Two sets of values in full for each API; of the other charts and of single values only what differs from a full one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Admission sees pods only: a job that breaks a standard is accepted, and then its
 https://kubernetes.io/docs/concepts/security/pod-security-standards/
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

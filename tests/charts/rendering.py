@@ -1,7 +1,5 @@
 """Charts rendered by the real helm, no cluster, and what the tests read from them."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

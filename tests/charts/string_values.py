@@ -1,7 +1,5 @@
 """Every place in the charts' values that takes a text, found in their schema: a new one needs no edit here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

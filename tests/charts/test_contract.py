@@ -1,7 +1,5 @@
 """What a chart renders is what the trainer accepts, and the Job that waits for a run and analyses it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import get_args
 

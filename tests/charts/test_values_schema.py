@@ -1,7 +1,5 @@
 """The values schema: current, whole, and of one mind with chart and trainer on what is refused and what is taken."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from decimal import Decimal

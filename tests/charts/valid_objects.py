@@ -3,8 +3,6 @@
 Scanners know Pods alone: every pod template that an object of any kind hides is unwrapped as a plain Pod.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any

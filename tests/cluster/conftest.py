@@ -1,7 +1,5 @@
 """The namespaces of a session, and the record of what was done: each test, whether it passed, how long it took."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The trainer that is tested is the image's. What its tests need besides, and the 
 tests/, a few folders that they read, pytest and cloudpickle.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import io
 import re

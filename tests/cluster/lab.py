@@ -1,7 +1,5 @@
 """What the end-to-end tests do on a cluster, with the programs that users have: helm, kubectl, stratlab."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

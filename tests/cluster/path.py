@@ -1,7 +1,5 @@
 """The path of a run on a cluster, step by step: installed, watched to its end, in MLflow, compared, uninstalled."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field

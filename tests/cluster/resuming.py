@@ -1,7 +1,5 @@
 """A run with checkpoints is disturbed in the middle: it goes on, and ends like one that nobody disturbed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tests on a cluster call lost, late, doubled or changed, on lines that are made up; what an image gets."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any
 

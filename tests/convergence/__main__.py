@@ -10,8 +10,6 @@ reports/raw/convergence.json, so a run may be stopped and started again; a resul
 Exit codes: 0 all as it should be; 1 not; 2 no course has such a name.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The verdict by hand, and which courses are run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

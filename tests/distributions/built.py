@@ -1,7 +1,5 @@
 """What is published, built as a stranger would, and environments to install it into. No network."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One version, in VERSION: all distributions read it, and whoever has to write it down again writes the same."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sysconfig

@@ -1,7 +1,5 @@
 """The commands in README, docs and the comments of examples, as they stand there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

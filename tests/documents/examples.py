@@ -1,7 +1,5 @@
 """What examples and README ask for, rendered, and judged by the trainer as the first pod would judge it."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from pathlib import Path

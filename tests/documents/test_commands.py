@@ -1,7 +1,5 @@
 """Each command of README, docs and examples is one that its program takes, with files that are there."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

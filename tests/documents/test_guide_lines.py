@@ -1,7 +1,5 @@
 """The lines of other guides in experiments/guide-examples: ours next to each of them mean the same."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

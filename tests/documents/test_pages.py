@@ -1,7 +1,5 @@
 """Pages against the code: requirements, stops, the keys of a sweep, the path on a cluster."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files that a repository's guests look for: they are there, well formed, and of this version."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

@@ -1,7 +1,5 @@
 """README and all pages pass the style guide (docs/style.md)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages of a kept result against those that today's program draws from its runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from experiments.kept_runs import ARCHIVE

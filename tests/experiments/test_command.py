@@ -1,7 +1,5 @@
 """The command of the experiments, and what a small form may differ in."""
 
-from __future__ import annotations
-
 import copy
 import signal
 import subprocess

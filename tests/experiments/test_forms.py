@@ -1,7 +1,5 @@
 """Each experiment in both sizes, its README, and its results that are kept. Rendered: slow/."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -8,8 +8,6 @@ them in reports/faults.md, after some of them on the terminal alone. Each row sa
 codes: 0 each fault ended as it must; 1 one did not; 2 no such fault.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

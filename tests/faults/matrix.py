@@ -3,8 +3,6 @@
 A test tells its figures with pytest's `record_property`, by the names of FIGURES.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 FIGURES = {
@@ -142,7 +140,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "F17", "traces are damaged", "each kind of corruption of one set", "named and left out, the rest is analysed",
-        ("stratlab/traces/test_odd_traces.py::test_a_corrupt_file_is_named_and_costs_no_other",),
+        ("stratlab/analysis/test_analyze.py::test_damaged_ranks_are_named_and_the_others_analysed",),
     ),
     Fault(
         "F18", "HTA fails", "each of its analyses raises, or its process ends",

@@ -1,7 +1,5 @@
 """What the tests of a fault have come to, and the figures that they told."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

@@ -4,8 +4,6 @@ A pod is `python -m trainer` with the variables that the operator injects; its e
 started, as with a container (torch's launcher gives each rank a session of its own, so a process group would not do).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

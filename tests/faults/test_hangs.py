@@ -4,8 +4,6 @@ Ways: asleep in Python, with Python's lock, stopped, waiting for data. Places: w
 pass. The launcher's watchdog runs in this process, the ranks in others, as in a pod.
 """
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """F1 and F6, five times over: a run is killed or stopped at random moments, and ends as the one that never was."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time

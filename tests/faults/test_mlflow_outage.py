@@ -1,7 +1,5 @@
 """F11 to F13: the real server is away, late, slow or refuses; training does not notice, and nothing is lost."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """F29: packets between two ranks are dropped, in network namespaces of their own, joined by a pair of interfaces."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """F15: runs in which one rank's loss is not a number, that rank named in each; none named in clean ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.trainer.metrics.ranks.test_training_failures import lines, train

@@ -1,7 +1,5 @@
 """F1, F4, F5: a rank or a whole pod is gone, and the run ends as if nothing had been."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -4,8 +4,6 @@ A file system of its own, told by its kernel to find an error in itself (`trigge
 read-only as it would for a broken device: `mount -o remount,ro` is refused while a rank has its log open.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@ Moments are drawn by a seed: start-up, training, validation and checkpoints are 
 signal fell is printed.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """F7, F25, F27, F28: killed while saving, a picture that is gone, a second start, a clock that jumps."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

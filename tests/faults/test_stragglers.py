@@ -1,7 +1,5 @@
 """Runs with one slow rank: named within 20 steps, with node and share; none named in clean ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

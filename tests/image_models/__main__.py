@@ -13,8 +13,6 @@ reports/image-models.md the same as a table when every cell has run. Exit codes:
 has such a name.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -3,8 +3,6 @@
 And two rows beside them: adapters on convolutions, and batch norm over the micro-batches of all processes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

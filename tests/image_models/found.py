@@ -1,7 +1,5 @@
 """What a cell's run has left in its directory, whether that is what it must be, and the report on all cells."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct

@@ -6,8 +6,6 @@ no bound on rounding foresees (docs/decisions/numerics.md). In fp64 they are 1e-
 strategy has so: FSDP reduces gradients, DeepSpeed holds the weights that it updates.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The judging by hand: a run that is as it must be, and one fault at a time."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """images/build: what it refuses, which tool it takes, what it hands over. The tools here are fakes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What the Dockerfiles promise, the locks that they are built from, and the one Python of images and development."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

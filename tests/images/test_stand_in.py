@@ -1,7 +1,5 @@
 """What stands in for a library: the same name, functions and versions; each function ends the process and says why."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

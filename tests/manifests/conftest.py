@@ -1,7 +1,5 @@
 """Two overlays as they are, and one with every component."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.register_assert_rewrite("tests.manifests.kustomize")  # before its import

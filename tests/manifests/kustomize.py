@@ -1,7 +1,5 @@
 """Overlays built by the real kubectl, no cluster, and what the tests read from them."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Pods of the namespace are given by their labels; everything else by namespace labels and address.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

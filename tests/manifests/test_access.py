@@ -1,7 +1,5 @@
 """Who may do what: as little as works, and as much as the charts need."""
 
-from __future__ import annotations
-
 from stratlab.namespace_checks import MINE
 from tests.charts.golden_file import FULL, GOLDEN, read_goldens
 from tests.charts.rendering import Document

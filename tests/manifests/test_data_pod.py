@@ -1,7 +1,5 @@
 """The pod through which a folder of a laptop gets onto the results volume: one that every namespace of ours takes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from stratlab.cluster.pod_template import PodRequest, build_pod

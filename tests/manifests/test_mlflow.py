@@ -1,7 +1,5 @@
 """The MLflow server answers under its Service's names and no others, and its probes would notice if it did not."""
 
-from __future__ import annotations
-
 from tests.charts.rendering import Document, expand
 from tests.manifests.kustomize import build_overlay, kinds, mlflow_container, pick
 

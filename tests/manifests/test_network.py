@@ -1,7 +1,5 @@
 """Who can talk to whom, asked of the labels that the charts really render."""
 
-from __future__ import annotations
-
 import pytest
 from kubeflow.training.constants import constants
 

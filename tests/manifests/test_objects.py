@@ -1,7 +1,5 @@
 """What every object must be: known to Kubernetes, in the one namespace, labelled, restricted."""
 
-from __future__ import annotations
-
 import copy
 import re
 

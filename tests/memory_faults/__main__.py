@@ -11,8 +11,6 @@ lies in reports/raw/memory-faults.json, so a run may be stopped and started agai
 suite changes. Exit codes: 0 all right; 1 not; 2 no case has such a name.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

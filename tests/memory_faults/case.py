@@ -1,7 +1,5 @@
 """The runs: twelve with a fault that the run must name and one more, twenty as they are that may not be marked."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from math import prod

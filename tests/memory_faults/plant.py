@@ -1,7 +1,5 @@
 """The faults: memory that somebody goes on holding, in a run that is otherwise as it is. Each trains as before."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Runs a case: its memory is counted beforehand as for any run, then the real worker trains, with the stand-in."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

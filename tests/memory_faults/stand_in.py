@@ -8,8 +8,6 @@ blocks of 512 bytes, as that allocator gives them out. It stands in for `max_mem
 context, workspaces and what kernels take inside are on no CPU.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from trainer.measuring.memory import MemoryReading

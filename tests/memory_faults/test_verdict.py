@@ -1,7 +1,5 @@
 """The verdict by hand, the table of cases, and the stand-in's arithmetic."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.memory_faults import __main__ as command

@@ -11,8 +11,6 @@ stopped and started again; a result holds until the slip, its file, its tests' f
 text or a test that is not there.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import sys

@@ -3,8 +3,6 @@
 Where a row names no tests, those nearest to its file have to; a result depends on all that a file of tests imports.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

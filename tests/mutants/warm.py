@@ -6,8 +6,6 @@ per line in JSON: {"tree", "tests", "limit_s"}, and [exit code of pytest, first 
 longer are ended: 1, and the one that ran.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """The cells of a notebook as a program."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ All cells in their order are executed by tests/nightly/rehearsals/test_documents
 Kaggle, the downloads, and training on two T4.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

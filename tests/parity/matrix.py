@@ -1,7 +1,5 @@
 """The full table of cases and the small one of every change, trained once per session, each against its reference."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from functools import partial
 from pathlib import Path

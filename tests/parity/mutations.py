@@ -1,7 +1,5 @@
 """Deliberate faults, each of a kind that has been published as a result. The suite fails if one is not caught."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Whom the students of this suite learn from: a network of another kind, that is sure of what it says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 SEED = 5

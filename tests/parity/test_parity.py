@@ -4,8 +4,6 @@ Losses alone are blind: averaging gradients that should be summed moved the loss
 small matrix, which leaves out nothing that a change could break unseen; all cases are in tests/nightly/parity.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.parity.cases import MODELS, STRATEGIES, VARIANTS, WORLD_SIZES

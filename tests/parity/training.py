@@ -1,7 +1,5 @@
 """One rank that trains cases and keeps what is compared: losses, gradient norms, first-step gradients."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

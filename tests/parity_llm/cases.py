@@ -4,8 +4,6 @@ A case is a line: model, degrees, and what differs from the plain run. `pp2.dp2.
 of two tensor ranks with sequence parallelism; dp = dp_shard, rep = dp_replicate.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Any

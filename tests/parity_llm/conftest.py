@@ -1,7 +1,5 @@
 """The matrix that runs on every change."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.parity.suite import Matrix, report  # noqa: F401

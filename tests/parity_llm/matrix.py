@@ -1,7 +1,5 @@
 """The full table of cases and reshardings and the small one of every change, run once per session."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Sequence
 from functools import partial

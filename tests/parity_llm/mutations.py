@@ -1,7 +1,5 @@
 """Deliberate faults that a careful person could make. The suite fails if one is not caught."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 Nothing of trainer/models, trainer/parallel or trainer/strategies is in here.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Half of the steps on one mesh, a checkpoint, the other half on another mesh."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

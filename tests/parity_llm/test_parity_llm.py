@@ -5,8 +5,6 @@ With bf16 and with adapters it is the strategy single, which equals the plain mo
 which leaves out nothing that a change could break unseen; all cases are in tests/nightly/parity_llm.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 Every rank compares its own copies, so that replicas, stages and tied copies that drift apart are seen as well.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What is said where the code is, with pydantic at most, and the packages that it needs are not."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig

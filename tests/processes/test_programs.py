@@ -1,7 +1,5 @@
 """A warm program is the program: its words and exit code, and it ends with its stand-in."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

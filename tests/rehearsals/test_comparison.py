@@ -4,8 +4,6 @@ With less training than the demo and with warm programs (tests/programs.py); tes
 it is. The losses of zero2 are compared with those of the others in tests/trainer/parity, a cluster's ddp in `make e2e`.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

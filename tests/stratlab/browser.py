@@ -1,7 +1,5 @@
 """Headless Chromium, a loopback server of pages, and what a page has loaded."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """The numbers of an example run: metrics, summary, evaluation, traces, analysis. Used by example_run.py."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -6,8 +6,6 @@
 Every number follows from the arguments, so two calls write equal files.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from pathlib import Path

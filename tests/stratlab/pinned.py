@@ -5,8 +5,6 @@
 A report is pinned without what depends on where its runs lie and on how it is worded; a page as its numbers.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """What a call raises, so that its codes can be looked at in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

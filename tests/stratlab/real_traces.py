@@ -1,7 +1,5 @@
 """Traces of real GPUs that this lab did not make: tests/data/traces, with their origin and licence in its README."""
 
-from __future__ import annotations
-
 import io
 import lzma
 import tarfile

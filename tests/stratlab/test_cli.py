@@ -1,7 +1,5 @@
 """What all verbs have in common: examples, exit codes, refusals; and `compare` as called."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

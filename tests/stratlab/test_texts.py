@@ -1,7 +1,5 @@
 """Numbers and names as they are written for a reader."""
 
-from __future__ import annotations
-
 import pytest
 
 from stratlab.run_settings import SETTINGS, find_problem

@@ -1,7 +1,5 @@
 """Traces and analyses that several tests look at; made once per session."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

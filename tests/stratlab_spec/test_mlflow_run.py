@@ -1,7 +1,5 @@
 """What a run's numbers are called in MLflow, in new and older versions, and what its description tells."""
 
-from __future__ import annotations
-
 import pytest
 
 from stratlab.compare.winners import METRICS

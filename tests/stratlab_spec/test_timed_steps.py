@@ -1,7 +1,5 @@
 """Which lines of metrics.jsonl count, and what they add up to, by hand."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -9,8 +9,6 @@
 reports/raw/. Exit codes: 0 all passed or were skipped with a reason, 1 one failed, 2 no such suite.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a suite has come to: its result file, and how many commits ago that was."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

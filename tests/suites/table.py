@@ -1,7 +1,5 @@
 """The nightly suites: each a command that ends with 0, and a smallest case of it that every change runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 

@@ -1,7 +1,5 @@
 """The nightly suites: their runner on one line of shell each, how a command is judged, the table of faults."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

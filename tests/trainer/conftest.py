@@ -1,7 +1,5 @@
 """Runs that several test files look at, trained once."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

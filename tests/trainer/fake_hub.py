@@ -1,7 +1,5 @@
 """A fake of the Hugging Face hub's HTTP API, on loopback: the few calls that the client makes for one repository."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

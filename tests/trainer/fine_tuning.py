@@ -1,7 +1,5 @@
 """Fine-tuning from a folder in the format of google/vit-base-patch16-224: every strategy, real workers, offline."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Short runs with checkpoints: real workers, real engines, digits."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

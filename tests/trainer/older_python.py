@@ -1,7 +1,5 @@
 """Pickles as the image's Python writes them, in whatever Python the tests run."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Any
 

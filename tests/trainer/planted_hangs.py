@@ -1,7 +1,5 @@
 """Ranks that do not arrive, planted into the real worker: one rank, at one step, in one of four ways."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

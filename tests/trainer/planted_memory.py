@@ -3,8 +3,6 @@
 `PYTHONPATH` of the launcher gets a folder with a `sitecustomize` that plants torch's own error in the engines' step.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The run of a rank in a test, resolved by the functions that the launcher calls."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 

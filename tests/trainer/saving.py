@@ -1,7 +1,5 @@
 """A snapshot of an engine written at once, as the thread of a checkpoint writes it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from trainer.engine import Engine, Snapshot

@@ -1,7 +1,5 @@
 """Faults on demand, as far as they end no process: when they happen, how often, and what they do to a batch."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

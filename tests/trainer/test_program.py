@@ -1,7 +1,5 @@
 """The trainer's programs at their edges: their door, exit codes, a mixed installation, certificates, a rank's facts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

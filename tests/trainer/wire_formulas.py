@@ -12,8 +12,6 @@ every parameter to a multiple of the shards, that the outermost group is gathere
 the gradient norm is one small all-reduce.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

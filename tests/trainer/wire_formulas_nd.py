@@ -23,8 +23,6 @@ ranks of an ep group is exact. Recomputed layers repeat the forward pass's part 
 after the last tensor that the backward pass needs: the second reduction of a dense layer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Operations and bytes of a step of nd, counted on real meshes and by the closed formula."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import partial

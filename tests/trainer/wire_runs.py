@@ -10,8 +10,6 @@ stay whole: gathered once after the update, (m + 1) / 3 m; 1.000 where each is g
 weights of products in 2 bytes per element, all others in 4, and reduce in 4; zero1 and zero2 gather fp32.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

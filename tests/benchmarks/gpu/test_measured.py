@@ -1,8 +1,6 @@
 """What is counted today against what GPUs' allocators reported: runs of one rank on an H200, 2026-11-26, on an H100
 and again on an H200, 2026-11-27; what the pages say of them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The program's rules: what it refuses, its kit, stages, lines on disk, gates, what it reads and shows of a run."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

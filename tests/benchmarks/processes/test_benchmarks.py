@@ -1,7 +1,5 @@
 """The benchmarks run against today's trainer; their numbers are not judged here."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

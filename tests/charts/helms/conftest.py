@@ -1,7 +1,5 @@
 """Every supported version of helm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

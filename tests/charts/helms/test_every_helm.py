@@ -1,7 +1,5 @@
 """What each version of helm does: equal objects, an API that is not served, notes, typos."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

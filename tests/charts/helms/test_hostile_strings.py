@@ -3,8 +3,6 @@
 With an unquoted value, a line break and `hostNetwork: true` are enough to get the host's network.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A new strategy is one folder, which the checks of the shipped charts find; and the chart that prepares data."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

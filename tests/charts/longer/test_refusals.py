@@ -4,8 +4,6 @@ Two who do not know each other must agree: the chart's table, and the checks of 
 What the schema refuses is in test_values_schema.py.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

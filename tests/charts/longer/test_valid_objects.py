@@ -1,7 +1,5 @@
 """Everything that a chart renders, the cluster accepts; its pods keep to Pod Security, and reserve what they need."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

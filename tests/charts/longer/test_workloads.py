@@ -1,7 +1,5 @@
 """The four workload APIs start the same pods: the image cannot tell which. What else they have in common."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """checkov sees every pod of every workload, also inside of custom resources, and finds nothing that is not waived."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """The worked values of three clusters, and the five charts of language models with the layouts that they promise."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

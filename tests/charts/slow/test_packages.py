@@ -1,7 +1,5 @@
 """Charts as packages: complete, of the one version, pushed where told; and the helm programs that are unpacked."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

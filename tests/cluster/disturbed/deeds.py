@@ -4,8 +4,6 @@ Times of faults are those of the machine that injects them, times of steps those
 differ, seconds to recover are wrong by as much.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ other. A full volume: tests/trainer/ranks/slow/test_worker.py. The rows lie in r
 which `make nightly` keeps.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

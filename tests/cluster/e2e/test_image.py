@@ -3,8 +3,6 @@
 First of all, while nothing else is on the cluster: 75 s of processor time.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cluster.in_image import run_in_image

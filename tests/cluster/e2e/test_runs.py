@@ -4,8 +4,6 @@ The order saves time on two cores: all runs are installed at once, and the runs 
 before them are looked at. A disturbed run is compared with the one of the path: they have the same settings.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ Those that it survives - a pod deleted or evicted, a suspension, MLflow or the o
 tests/cluster/disturbed. Every run here is small and trains for seconds.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

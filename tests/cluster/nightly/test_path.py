@@ -1,7 +1,5 @@
 """What a user does, from `kubectl apply -k` to the report: two pods, eight pods, an analysis in shares, a check."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

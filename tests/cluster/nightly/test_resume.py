@@ -3,8 +3,6 @@
 `make e2e` shows it for ddp, zero2 and nd.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """docs/operating.md on a cluster: store and volume lost and restored, a private authority, a tight quota, no MLflow."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

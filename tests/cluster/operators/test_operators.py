@@ -1,7 +1,5 @@
 """TrainJob and MPIJob v2beta1 on their real operators: trained, disturbed, resumed, analysed, compared, removed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

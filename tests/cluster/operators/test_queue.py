@@ -1,7 +1,5 @@
 """A queue of Kueue with room for one run: admitted, preempted by a run of higher priority, resumed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A namespace of its own on the cluster for each file, and small PyTorchJobs in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

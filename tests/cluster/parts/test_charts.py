@@ -1,7 +1,5 @@
 """The charts on a real API server with the real training operator: what no rendering shows. No image has to work."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

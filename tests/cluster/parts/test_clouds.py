@@ -3,8 +3,6 @@
 The cluster has no cards and one node: of the clouds' pods the admission is shown.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The tool's commands on what only a real API server, operator and kubelet say; Pod Security `restricted`."""
 
-from __future__ import annotations
-
 import hashlib
 import signal
 import subprocess

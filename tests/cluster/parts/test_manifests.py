@@ -1,7 +1,5 @@
 """The manifests on a real cluster: claims, MLflow under its Service's name, rights, data that survives the pod."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sweep on a cluster: it is killed, a release is half installed, a run fails; it goes on and reports."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

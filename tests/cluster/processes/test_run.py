@@ -1,7 +1,5 @@
 """tests/cluster/run: what it starts and in which order, what it says where it cannot. Cluster and builder are fakes."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

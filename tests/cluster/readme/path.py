@@ -1,7 +1,5 @@
 """The path of docs/cluster.md: its commands in their order, and what is run where one of them cannot be."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tests.documents.commands import ROOT, read_section

@@ -3,8 +3,6 @@
 tests/cluster/run ../shared/cluster tests/cluster/readme --exitfirst
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

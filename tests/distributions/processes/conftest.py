@@ -1,7 +1,5 @@
 """All distributions, built once per process of the tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.distributions.built import HOMES, Built, build, copy_tree

@@ -4,8 +4,6 @@ There each command that needs no trainer works, and those that train say what to
 repository is near.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """The pictures that are drawn from tables: as they are committed, and true to what the trainer and torch do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What examples and README ask for passes the trainer's own check, so that it means something where it is installed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

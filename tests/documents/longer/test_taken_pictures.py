@@ -1,7 +1,5 @@
 """A picture shows its page as today's program draws it: its mark is the page's hash. Those of the demo: slow/."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The documentation as a site: it builds, no link in it is dead, and what it is made from is all there."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

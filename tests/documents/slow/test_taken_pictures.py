@@ -1,7 +1,5 @@
 """The pictures of the demo show its pages: three analyses and a comparison, drawn anew from kept runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from docs.pictures.shown_pages import FOLDER, draw_demo, hash_page, read_mark

@@ -1,7 +1,5 @@
 """Kept runs: what an archive holds, and that its pages are today's. All pages: tests/nightly/programs/test_pages.py."""
 
-from __future__ import annotations
-
 import json
 import random
 import tarfile

@@ -1,7 +1,5 @@
 """A release of each strategy renders, and the trainer takes it, as `stratlab sweep FILE --dry-run` has it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from experiments.catalogue import Part

@@ -1,7 +1,5 @@
 """Two processes with synchronised batch norm are one process, in fp64, and a mistake in what they exchange is seen."""
 
-from __future__ import annotations
-
 import json
 from contextlib import AbstractContextManager
 from dataclasses import replace

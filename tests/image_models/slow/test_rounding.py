@@ -1,7 +1,5 @@
 """Batch norm over few samples enlarges rounding, warm-up holds it below the gates, and a mistake stays above them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """These tests look at the trainer's image from inside: `make e2e` brings them there (tests/cluster/in_image.py)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

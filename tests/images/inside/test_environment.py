@@ -1,7 +1,5 @@
 """The trainer's image from inside: its Python, its user, its packages, and that no library lacks another."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import platform

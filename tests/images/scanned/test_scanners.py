@@ -1,7 +1,5 @@
 """What the Dockerfiles promise, as hadolint and checkov see it; each started for a planted one too."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

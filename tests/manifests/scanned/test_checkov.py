@@ -1,7 +1,5 @@
 """checkov has nothing to say but what is waived with a reason, and is not blind."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

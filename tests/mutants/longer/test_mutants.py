@@ -1,7 +1,5 @@
 """The command that plants slips, on a tree of two files; and the tables against the tree as it is."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Every notebook that is kept with outputs, from its first cell to its last."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

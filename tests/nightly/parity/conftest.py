@@ -1,7 +1,5 @@
 """The matrix of every case there is."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.parity.matrix import FULL, references, trained  # noqa: F401

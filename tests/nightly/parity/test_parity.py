@@ -3,8 +3,6 @@
 make parity
 """
 
-from __future__ import annotations
-
 from tests.parity.test_parity import test_a_planted_fault_is_caught, test_every_strategy_equals_one_process
 
 __all__ = ["test_a_planted_fault_is_caught", "test_every_strategy_equals_one_process"]

@@ -1,7 +1,5 @@
 """The matrix of every case there is."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.parity.suite import Matrix, report  # noqa: F401

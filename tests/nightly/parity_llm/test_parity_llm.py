@@ -3,8 +3,6 @@
 make parity-llm
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.parity.suite import Found, Report, check_cases

@@ -1,7 +1,5 @@
 """The commands of docs/python-api.md, docs/local.md and docs/foreign.md, as a user types them; planted causes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

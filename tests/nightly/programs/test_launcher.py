@@ -1,7 +1,5 @@
 """The pod's entry point: deadlines, signals at odd moments, pods that wait for each other, a hang."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

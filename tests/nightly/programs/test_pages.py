@@ -1,7 +1,5 @@
 """Every page that is kept with an experiment is as today's program draws it from the kept runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the documents have a user do here, in their order: demo, quickstart, tuning, distillation, a notebook."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A language model under FSDP, in two and in five dimensions: three charts, eight processes each, one comparison."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

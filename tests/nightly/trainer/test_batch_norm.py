@@ -4,8 +4,6 @@ local          losses, gradient norms and weights are those of one process with 
 synchronised   those of one process with all of the ranks' micro-batches as its own, running statistics included
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The counting instrument on further settings, by hand, against real processes, and what follows from small counts."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

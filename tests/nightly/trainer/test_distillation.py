@@ -1,7 +1,5 @@
 """A student learns the same under another strategy, goes on with the same teacher and with no other."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

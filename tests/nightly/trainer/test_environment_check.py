@@ -1,7 +1,5 @@
 """The check in two pods, each lack planted alone; and a rank that hangs before it can say anything."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands of docs/faults.md that plant a fault, as they stand there; exit codes and sentences are behind the #."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -13,8 +13,6 @@ stage 3 it sees the parameters too that are gathered at that moment, which a cou
 padded with nothing of its own holds the padding under another cause.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

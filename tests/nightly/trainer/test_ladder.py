@@ -1,7 +1,5 @@
 """A run that runs out of memory climbs: three rungs to another strategy, and two pods that climb alike."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Strategies, layouts and meshes of which `make test` takes some."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every strategy's state under every other one: images, a tied decoder, adapters, experts; other world sizes too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every process group of a real run, whoever made it, has the run's time-out: counted where torch keeps them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whole runs: complete directories, another Python's state, a kept forecast, a folder that is gone, a full volume."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

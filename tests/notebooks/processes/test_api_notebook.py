@@ -1,7 +1,5 @@
 """notebooks/api.ipynb as committed runs to its end, and a run from it leaves what the command leaves."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How finely a gradient can be read off weights, and what is still seen above that."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """What cannot run is refused by its name before training starts, also where no GPU is seen; nothing stays behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

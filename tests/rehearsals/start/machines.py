@@ -1,7 +1,5 @@
 """Two machines: network, host name and /etc/hosts of their own, one file system. Needs root and iproute2."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """One run as every starter starts it, and what must be equal of what it leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

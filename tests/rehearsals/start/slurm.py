@@ -1,7 +1,5 @@
 """A SLURM cluster on two machines: slurmctld on the first, a slurmd on each, munge for both (Debian: slurm-wlm)."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The launcher over real sshd on two machines with networks of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The batch script under a real SLURM: two nodes with networks of their own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

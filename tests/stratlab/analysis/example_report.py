@@ -8,8 +8,6 @@
 A step is 100 ms. Everything follows from the arguments.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from types import SimpleNamespace

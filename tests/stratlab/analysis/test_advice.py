@@ -1,7 +1,5 @@
 """Every rule fires just above its threshold and not just below it, and advises only what exists."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import string

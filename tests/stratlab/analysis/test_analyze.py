@@ -1,7 +1,5 @@
 """The whole verb: partial and damaged runs, what is written and what is not."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kernels by name and length: exact sums, numpy's percentiles, counts that add up over ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Shares of the ranks, read apart and merged, against one process: equal to the last digit."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One rank's trace: what belongs to a step, which launch started what, which collective it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run's row by hand: ranks that differ, an odd number of steps, sizes that are told and not."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace

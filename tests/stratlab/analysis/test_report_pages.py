@@ -1,7 +1,5 @@
 """report.html and summary.md: their numbers as they were (tests/data/pages.json), and nothing that breaks or loads."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Where a step's time went, on traces whose answer is known."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The one step that the page draws: which it is, and that its picture holds what its numbers say."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What `stratlab check` reads from the API server: APIs, operator, namespace, claim, rights, GPUs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Which pods a check asks for, and what it makes of their answers. What the pods really find is in processes/."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

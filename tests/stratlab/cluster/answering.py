@@ -1,7 +1,5 @@
 """A connection whose API server answers what it was given: for whoever only reads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from stratlab.cluster import ClusterError

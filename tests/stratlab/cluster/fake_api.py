@@ -3,8 +3,6 @@
 It knows only what these tests need: collections in memory, one resourceVersion for all, selectors by = and !=.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

@@ -3,8 +3,6 @@
 Mount the volume at a folder of this machine, and the real scripts do their real work.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """A cluster for verbs that read a results volume: an API server that answers, and pods that are processes here."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A pod that a quota or a LimitRange refuses is said as that, with what helps; amounts of pods can be given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which cluster is asked, as whom, and what is made of its answers."""
 
-from __future__ import annotations
-
 import socket
 import time
 from pathlib import Path

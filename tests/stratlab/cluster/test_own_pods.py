@@ -1,7 +1,5 @@
 """Pods of our own: what they wait for, how they ended, and their logs, line by line."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """Pods of our own: what they may do, what comes back, and that none stays. A process plays the pod (fake_kubelet)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

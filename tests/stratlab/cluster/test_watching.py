@@ -1,7 +1,5 @@
 """A watch over connections that break: every change once and in order, and an end when it is refused."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading

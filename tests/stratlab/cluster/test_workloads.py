@@ -1,7 +1,5 @@
 """What the custom resources of four operators say, and which pod is which."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

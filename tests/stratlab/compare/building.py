@@ -1,7 +1,5 @@
 """A comparison of example runs in one call, and changes in files of a run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence

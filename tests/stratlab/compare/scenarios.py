@@ -1,7 +1,5 @@
 """Small comparisons, each made to show one thing. What their reports say is pinned: test_scenarios.py."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sixteen runs out of the three of tests/data/runs/comparison_of_3, by other settings, seeds, sizes and endings."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Traced steps with round numbers, and one pair of them explained. The analyses are stand-ins for report.json."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from stratlab.compare.attribution import build_pair

@@ -1,7 +1,5 @@
 """The attribution of whole comparisons: who is explained against whom, and when nothing may be said."""
 
-from __future__ import annotations
-
 import random
 import re
 from typing import Any, get_args

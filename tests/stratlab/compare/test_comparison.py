@@ -1,7 +1,5 @@
 """Rows, origin and remarks of a report, and what is no comparison at all."""
 
-from __future__ import annotations
-
 import html
 import json
 from pathlib import Path

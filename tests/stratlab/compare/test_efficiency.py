@@ -1,7 +1,5 @@
 """What a rank holds against an even share and against the promise: figures by hand, and planted ones that are wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

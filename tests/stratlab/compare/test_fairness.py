@@ -1,7 +1,5 @@
 """The audit: which facts forbid a comparison, by hand; and what it makes of each kind of fact."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

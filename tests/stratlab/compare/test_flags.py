@@ -1,7 +1,5 @@
 """What weakens step times is one flag each, with its runs; on a CPU a busy machine forbids to compare times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Experiments of which there are only traces, compared with each other and beside runs of this lab."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole pages and screens: their numbers as they were (tests/data/pages.json), links, files, names from outside."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The step times of a row: those of the run's own rule, whichever version wrote its summary."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

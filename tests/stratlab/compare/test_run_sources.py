@@ -1,7 +1,5 @@
 """Which runs were tuned, as the record beside them and their own knobs say; what report and audit make of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

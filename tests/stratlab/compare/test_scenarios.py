@@ -1,7 +1,5 @@
 """Small comparisons against what their reports said (tests/data/runs/scenarios.json.gz)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs that are meant to differ: what is accepted, what is still caught, who is best and when nobody is."""
 
-from __future__ import annotations
-
 import pytest
 
 from stratlab.compare.comparison import compare

@@ -1,7 +1,5 @@
 """Layouts of one language model on page and terminal; what is unknown is never 0. Rows: test_pinned_reports.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """May the answer be believed: one of three outcomes, the same on every surface."""
 
-from __future__ import annotations
-
 import html
 from pathlib import Path
 from typing import Any

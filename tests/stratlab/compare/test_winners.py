@@ -1,7 +1,5 @@
 """Who is best in what, beyond the noise of repeats, for which goal, and on which front."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

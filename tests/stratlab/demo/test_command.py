@@ -1,7 +1,5 @@
 """What the demo runs, and what it says without a chart. All of it: tests/nightly/rehearsals/test_documents.py."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

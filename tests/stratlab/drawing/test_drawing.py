@@ -1,7 +1,5 @@
 """Charts and tables as they were drawn (tests/data/drawings.json), and what no name from outside can do to pages."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math

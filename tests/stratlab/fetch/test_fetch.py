@@ -1,7 +1,5 @@
 """A run comes from the volume, whole or not at all. A process here plays the pod."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

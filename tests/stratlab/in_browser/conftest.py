@@ -1,7 +1,5 @@
 """The pages that a user reads, of runs that never were: a run, comparisons of 3 and of 16 runs, a prediction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The comparison's page in a real browser: it shows its content, and it loads nothing but itself."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

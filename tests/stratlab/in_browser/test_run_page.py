@@ -1,7 +1,5 @@
 """A run's page in a browser: what it shows as it opens, its timeline zoomed, and a fold that a link opens."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Report pages on a telephone's screen and on paper: nothing is cut off, and the letters of charts can be read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

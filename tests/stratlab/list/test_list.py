@@ -1,7 +1,5 @@
 """Which runs there are, in a folder. On a cluster: processes/test_list_on_cluster.py."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

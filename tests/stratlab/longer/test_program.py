@@ -1,7 +1,5 @@
 """The console script as a program of its own: what it imports, and how it ends."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

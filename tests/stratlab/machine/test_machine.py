@@ -1,7 +1,5 @@
 """What processes know of this machine, what its volumes say, and how its shell finds this program."""
 
-from __future__ import annotations
-
 import errno
 import os
 import ssl

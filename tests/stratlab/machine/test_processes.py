@@ -1,7 +1,5 @@
 """Processes are ended with all that descends from them, and their logs are told by their end."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

@@ -1,7 +1,5 @@
 """The Grafana dashboard of manifests/components/prometheus, as its queries."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

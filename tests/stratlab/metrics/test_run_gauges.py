@@ -1,7 +1,5 @@
 """Gauges of runs, and a dashboard that asks for no other."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """From a peak to a verdict, on a page, on a terminal, and in one sentence by the verbs that start runs."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

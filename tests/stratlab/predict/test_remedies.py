@@ -1,7 +1,5 @@
 """What is proposed where a run will not fit: a run that fits, with what it takes; never one that is known not to."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

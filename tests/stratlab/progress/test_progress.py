@@ -1,7 +1,5 @@
 """How progress is told: rarely, and never wrapped."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

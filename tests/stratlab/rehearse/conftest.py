@@ -1,7 +1,5 @@
 """A tiny chart whose job is a script that writes a run directory: real helm, real processes, no torch."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

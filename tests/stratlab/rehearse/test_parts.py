@@ -1,7 +1,5 @@
 """What a rehearsal makes and takes away, what an operator would inject, what is said at the end."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

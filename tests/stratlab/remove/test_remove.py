@@ -1,7 +1,5 @@
 """The folder of a run goes, here and on the volume of a cluster; nothing else does. A process here plays the pod."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What the scripts do when they run, with stand-ins for ssh, srun, scontrol, docker and Python on the path."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

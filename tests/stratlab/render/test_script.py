@@ -1,7 +1,5 @@
 """The scripts as text; tests/rehearsals/start runs them."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import replace
 from pathlib import Path

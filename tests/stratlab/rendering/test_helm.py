@@ -1,7 +1,5 @@
 """What helm renders, and what it refuses with the names and values there are."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Names of other programs, with hand-written answers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`stratlab run`: what a line becomes, with numbers by hand, and lines that are refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """Spoilt files of a run cost what stands in them, and only what the trainer has made may be taken away."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

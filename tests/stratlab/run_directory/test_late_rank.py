@@ -1,8 +1,6 @@
 """The rule that names a late rank, on simulated runs: chance is no culprit, a planted sleep is found; and the report of
 a run and a comparison say the same."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,6 @@
 """Finds the known answers in the simulation's own schedule: the time line of a rank is cut at every point at which
 anything begins or ends, and each elementary segment is booked on exactly one part."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Trace events in Kineto's own formatting. Times in ns; written in us with three decimals, exactly."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

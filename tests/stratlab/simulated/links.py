@@ -1,7 +1,5 @@
 """How ranks exchange data: a collective ends on all its ranks together, once the last one has come."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.stratlab.simulated.kineto_text import (

@@ -1,7 +1,5 @@
 """One simulated rank: its host's clock, its GPU's streams, and the text of what it has done since it was last asked."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What the ranks of a team do in one step, together: a collective ends on all its ranks at once."""
 
-from __future__ import annotations
-
 from tests.stratlab.simulated.kineto_text import BACKWARD_THREAD, COMPUTE_STREAM, COPY_STREAM, HOST
 from tests.stratlab.simulated.links import ACTIVATION_BYTES, Links, apply_wait, find_ready
 from tests.stratlab.simulated.member import Member

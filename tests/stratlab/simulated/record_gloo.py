@@ -5,8 +5,6 @@
 A process of its own, so that torch stays out of the tests' process. Rank 1 is late: its data take 50 ms longer.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import sys
 import time

@@ -1,7 +1,5 @@
 """What a simulated team of ranks does: the knobs of the traces. All times in whole nanoseconds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -3,8 +3,6 @@
 `add_gpu_step` writes one step of 1000 us whose breakdown is STEP_MS, whatever the rest of the trace holds.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

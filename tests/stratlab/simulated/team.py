@@ -4,8 +4,6 @@ All ranks are simulated together, so a straggler, a slower link, a bubble or a s
 that it would have. The traces are a stand-in for what torch's profiler writes on GPUs; what they say is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

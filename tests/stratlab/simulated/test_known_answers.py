@@ -1,7 +1,5 @@
 """The analysis against the known answers of simulated teams: equal to the nanosecond, whatever the scene."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

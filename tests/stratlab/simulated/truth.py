@@ -1,7 +1,5 @@
 """What the traces of a simulated team must say."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path

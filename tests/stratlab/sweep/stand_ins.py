@@ -1,7 +1,5 @@
 """Of a planned release, and of what a sweep tells; used by several tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

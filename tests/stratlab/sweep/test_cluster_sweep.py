@@ -1,7 +1,5 @@
 """Before and after the work: what a cluster must have, what is decided, and what counts as success."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

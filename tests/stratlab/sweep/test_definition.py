@@ -1,7 +1,5 @@
 """A sweep's file: what it means, and every mistake in it at once."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

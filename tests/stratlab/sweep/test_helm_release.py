@@ -1,7 +1,5 @@
 """Releases one after the other or some at a time, and what a failure changes. Helm and cluster are stand-ins here."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping

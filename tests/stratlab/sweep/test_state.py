@@ -1,7 +1,5 @@
 """A release as it is remembered and seen, what to do with it, and how helm is asked."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

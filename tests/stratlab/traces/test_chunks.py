@@ -1,7 +1,5 @@
 """The pieces hold every event once, whatever the formatting and wherever the file is cut; memory stays bounded."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

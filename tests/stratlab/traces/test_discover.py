@@ -1,7 +1,5 @@
 """Which file is used for which rank, and why another one is not."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

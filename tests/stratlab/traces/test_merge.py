@@ -1,7 +1,5 @@
 """The merged file holds every event of every rank once, changed only where ranks would collide; a rank whole or not."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """One odd value costs itself or its event, not the file; and it is named."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Loading: the same events as a plain JSON parser finds, from any formatting; bad files are refused with a reason."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """The view of MLflow's page of runs: what is in it, and that it fits. Its picture: docs/pictures/take.py."""
 
-from __future__ import annotations
-
 import errno
 import json
 import socket

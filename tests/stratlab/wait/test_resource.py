@@ -1,7 +1,5 @@
 """The resource beside the files: its end is the run's, and whatever happens to the watch, the waiter does not hang."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`stratlab wait` as the init container of the analysis Job calls it, and by the files alone."""
 
-from __future__ import annotations
-
 import threading
 import time
 from types import SimpleNamespace

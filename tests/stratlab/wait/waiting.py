@@ -1,7 +1,5 @@
 """`stratlab wait` as the command that a pod starts."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

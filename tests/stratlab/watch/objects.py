@@ -1,7 +1,5 @@
 """Small Kubernetes objects for the fake API."""
 
-from __future__ import annotations
-
 from typing import Any
 
 NAMESPACE = "/api/v1/namespaces/lab"

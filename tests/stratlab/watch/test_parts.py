@@ -1,7 +1,5 @@
 """The pure parts: the console line, a pod's row, who is to blame."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """What is known of a run after some changes, what is shown of it, and its farewell: by hand, without an API server."""
 
-from __future__ import annotations
-
 import re
 from io import StringIO
 from typing import Any

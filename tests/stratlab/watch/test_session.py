@@ -1,7 +1,5 @@
 """A watched run from its first to its last change, as its sources bring them; and what the sources ask for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace

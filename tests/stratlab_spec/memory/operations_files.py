@@ -1,7 +1,5 @@
 """Operations files with round numbers or with one thing wrong, and questions to them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """From a file's counts to a peak, and which file answers."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

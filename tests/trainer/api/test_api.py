@@ -1,7 +1,5 @@
 """The Python API as far as it starts nothing: runs, DeepSpeed's configuration, data and models."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks that save are killed at a drawn moment, start again, and are killed again; by tests/faults."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """What torch.distributed.checkpoint would unpickle from a folder, and what is read of it here."""
 
-from __future__ import annotations
-
 import builtins
 import copy
 import io

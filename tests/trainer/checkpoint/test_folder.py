@@ -1,7 +1,5 @@
 """Which checkpoint is taken, after every kind of damage; the files are real, their content is made up."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json

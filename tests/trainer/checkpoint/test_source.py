@@ -1,7 +1,5 @@
 """Which run another one may go on from, found before ranks start, by names and settings alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

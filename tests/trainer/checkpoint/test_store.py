@@ -1,7 +1,5 @@
 """When a checkpoint is due and which is the best, random numbers, host memory, the thread; without a process group."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

@@ -1,7 +1,5 @@
 """The same two steps on real tensors, as the CPU allocator's own record has them (torch.profiler, memory events)."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate

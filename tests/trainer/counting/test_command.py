@@ -1,7 +1,5 @@
 """The command's refusals and its help: nothing is counted here."""
 
-from __future__ import annotations
-
 import pytest
 
 from stratlab_spec.settings.config import ConfigError

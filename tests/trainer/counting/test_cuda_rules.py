@@ -1,7 +1,5 @@
 """The rules themselves; that CUDA follows them is to be seen on a GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

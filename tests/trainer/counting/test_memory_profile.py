@@ -1,7 +1,5 @@
 """Which engines are counted for an operations file, with which batches, and beside each other in forked processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

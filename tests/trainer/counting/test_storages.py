@@ -1,7 +1,5 @@
 """What is watched of storages, what they are held for, and that what is replaced is put back."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from trainer.memory_estimation.timeline import AT_ONCE, CAUSES, Label, Storage, Timeline

@@ -1,7 +1,5 @@
 """The rules of what makes a host wait, one by one; and the way of a batch to a device, over which nothing waits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Small data sets of pictures, one of them laid out like CIFAR-100 on the hub, and how a run opens them."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

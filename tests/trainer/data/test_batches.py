@@ -3,8 +3,6 @@
 No two things of a run, and no two runs, draw from the same stream of random numbers.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is refused or told before a run: wrong labels, broken or repeated pictures, images enlarged beyond sense."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 A class is its name, in every split and in every layout; a split is what people call it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import datasets

@@ -1,7 +1,5 @@
 """Every mode of pixels in a format that keeps it, against values worked out by hand."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """How often the ranks are asked, by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch.distributed as dist
 

@@ -1,7 +1,5 @@
 """What DeepSpeed is configured with, its flops profiler, and blocks of whole numbers by a stand-in for its kernel."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

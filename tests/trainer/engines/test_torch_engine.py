@@ -1,7 +1,5 @@
 """The engine of plain PyTorch in one process: in which mode and precision it computes, and each update by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, Mock

@@ -1,7 +1,5 @@
 """Lacks that are really there: small file systems, slow links and wrong clocks that a check alone sees."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What is judged of what ranks have posted, and how transports, interfaces and bandwidths are read."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from typing import Any

@@ -1,7 +1,5 @@
 """A run's memory before its ranks start: what is foreseen, when it may not start, and how far off it was."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from pathlib import Path

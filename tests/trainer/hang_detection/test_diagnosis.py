@@ -1,7 +1,5 @@
 """Who did not arrive, from what ranks say: every rule once, and no rank that waits is blamed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.codes import find_codes

@@ -1,7 +1,5 @@
 """Bounds that the training operator does not keep, whose exit code a run has, and kills that were asked for."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

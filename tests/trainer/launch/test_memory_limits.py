@@ -1,7 +1,5 @@
 """What the kernel says of a kill, and the ladder of a run that does not fit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls to MLflow go where the user sent them, with the login, and nowhere else."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a run and a replay send, to which server, in what requests, and how the MLflow run ends; on a stand-in."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The MPI launcher as far as it starts nothing; with stand-ins for kubectl and mpirun: processes/test_mpi.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from stratlab_spec.settings.config import Config, ConfigError

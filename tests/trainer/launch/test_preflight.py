@@ -1,7 +1,5 @@
 """What keeps a run from its folder is found before data is read or a process is started."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -2,8 +2,6 @@
 ranks/test_launcher.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

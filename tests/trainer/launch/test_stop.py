@@ -1,7 +1,5 @@
 """What the launcher does when it is told to stop, by real signals."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Read back by TensorBoard's own reader."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

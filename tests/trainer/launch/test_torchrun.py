@@ -1,7 +1,5 @@
 """Accelerators that are looked for without torch, and torch's elastic launcher as it is interrupted."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

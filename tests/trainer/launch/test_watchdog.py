@@ -1,7 +1,5 @@
 """The launcher's watch over ranks that are written by hand: two pods, a machine that stood still, ranks that go on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,6 @@
 """What does not fit a device: a state is refused before anything starts, with the setting that would make it fit; of
 layouts `auto` leaves out what exceeds it."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

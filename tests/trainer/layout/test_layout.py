@@ -1,7 +1,5 @@
 """Axes and degrees by processes and dimensions, and every rule that they can break, on the exact published shapes."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Which machine a rank is on, and to which device the group of its ranks is bound."""
 
-from __future__ import annotations
-
 import os
 import socket
 from dataclasses import asdict, replace

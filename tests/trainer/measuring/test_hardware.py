@@ -1,7 +1,5 @@
 """NVML is asked beside the loop (a stand-in answers), and what other processes took of a machine, by hand."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """What a rank holds, and what is kept beside an engine's state: told by shapes and numbers."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

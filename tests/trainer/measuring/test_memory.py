@@ -1,7 +1,5 @@
 """What training holds at most and when, by allocators of a test and by this process; and the phases of a step."""
 
-from __future__ import annotations
-
 import mmap
 import time
 

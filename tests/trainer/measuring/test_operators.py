@@ -1,7 +1,5 @@
 """What a step multiplies in, as a rank records it."""
 
-from __future__ import annotations
-
 from unittest.mock import Mock
 
 import torch

@@ -1,7 +1,5 @@
 """A rank's memory snapshot, by a stand-in for torch's CUDA allocator, and its own count of exposed communication."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

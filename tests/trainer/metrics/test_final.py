@@ -1,7 +1,5 @@
 """Energy, use of the GPUs and the time to a target, by hand: unequal ranks, a restart, odd intervals."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

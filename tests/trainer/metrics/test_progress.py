@@ -1,7 +1,5 @@
 """Progress, epochs and slow ranks, from times by hand."""
 
-from __future__ import annotations
-
 import logging
 import math
 import re

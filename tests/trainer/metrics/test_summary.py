@@ -1,7 +1,5 @@
 """summary.json by hand: three unequal ranks, an even and an odd number of steps, peaks by exact names."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

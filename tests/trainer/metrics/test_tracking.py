@@ -1,7 +1,5 @@
 """Which steps count, in a process of its own; and lines that wait while the volume is full."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

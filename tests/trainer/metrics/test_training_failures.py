@@ -1,7 +1,5 @@
 """What a run does about a number that is not finite, on one rank; of several: ranks/test_training_failures.py."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Small models in Hugging Face format, written to a folder by transformers itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

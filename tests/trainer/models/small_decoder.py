@@ -1,7 +1,5 @@
 """Small decoders, rows of documents and losses: what the tests of language models share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

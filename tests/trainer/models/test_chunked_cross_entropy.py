@@ -1,7 +1,5 @@
 """The loss of a language model in chunks, with and without a teacher, against torch's of all logits at once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Experts of one rank and their router: transformers' answers, in the products' element type, without waiting."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

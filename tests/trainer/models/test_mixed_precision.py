@@ -1,7 +1,5 @@
 """What bf16 and fp16 make of a model: types, what is kept for the backward pass, and the scale of the loss."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Which tokens a query looks at in packed rows, and the two paths that compute it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -4,8 +4,6 @@ It is as strict as the kernel is: what lies beyond the longest document that it 
 document holds stays NaN.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

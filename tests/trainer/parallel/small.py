@@ -1,7 +1,5 @@
 """Small decoders and rows of the tests of trainer/parallel."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

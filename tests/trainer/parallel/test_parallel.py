@@ -1,7 +1,5 @@
 """Stages of a pipeline one after the other, and which blocks fully_shard gathers ahead; in one process."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

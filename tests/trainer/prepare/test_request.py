@@ -3,8 +3,6 @@
 Weights of torchvision come from a server that is a folder here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

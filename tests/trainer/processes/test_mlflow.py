@@ -1,7 +1,5 @@
 """A real MLflow server: what is sent, resent and replayed, and what a run leaves as its last words."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`python -m trainer.prepare` as a process: images and tokens."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

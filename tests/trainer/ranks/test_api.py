@@ -1,7 +1,5 @@
 """What a call of the Python API loads and configures, against what the trainer's own run has."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 No process but this one: torch's fake process group lets it be any rank of any number.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from stratlab_spec.layout.parallel_dims import resolve_layout

@@ -1,7 +1,5 @@
 """`python -m trainer.evaluate` and `mode: evaluate`: the numbers that training wrote, from the weights that it left."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """What the ranks of these tests do when a library has broken a rank's memory: they are told of, and run once more."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 The ways in which ranks hang, and runs that are healthy and slow, twenty of each: tests/faults/test_hangs.py.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

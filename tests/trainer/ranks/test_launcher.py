@@ -1,7 +1,5 @@
 """The pod's entry point as Kubernetes starts it: a process with an environment and an exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

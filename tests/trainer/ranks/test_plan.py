@@ -1,7 +1,5 @@
 """Ranks that were handed a plan of other settings, or another one than the others, end before they train."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

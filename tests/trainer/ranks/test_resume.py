@@ -1,7 +1,5 @@
 """A run that dies or is stopped and goes on is the run that never was: real workers, real engines, digits."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

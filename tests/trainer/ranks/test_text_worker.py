@@ -3,8 +3,6 @@
 A pipeline and one process here, every strategy in tests/nightly/trainer/test_matrices.py.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

@@ -3,8 +3,6 @@
 All runs, and the meshes of nd: tests/nightly/trainer.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.ranks import run_ranks

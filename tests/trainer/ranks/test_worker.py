@@ -6,8 +6,6 @@ A student learns from a finished run: real workers; what is recorded. What is re
 What every rank uses reaches rank 0 inside the collective that adds up the losses, and MLflow under its own names.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -1,7 +1,5 @@
 """What a run says of where it came from."""
 
-from __future__ import annotations
-
 from trainer.distributed.provenance import read_environment
 
 

@@ -1,7 +1,5 @@
 """Settings as variables: what is read, one row for every rule between them, and names from other programs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

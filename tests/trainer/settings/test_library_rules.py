@@ -1,7 +1,5 @@
 """What DeepSpeed and torch.compile need of settings and machine, and what ZeRO++ sends in few bits."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Old names of settings are read for one version, wherever a setting may stand, and each is said once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What must be equal to go on from another run, how faults are written, what an optimizer and adapters are made of."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from stratlab_spec.schedule import build_schedule, learning_rate, plan_problems, profile_first_from

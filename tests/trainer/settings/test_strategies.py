@@ -1,7 +1,5 @@
 """The table of strategies and knobs against what it is read by: engines, charts, the advice, remedies for memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from stratlab_spec.layout.mesh_rules import broken_rules

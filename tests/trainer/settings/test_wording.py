@@ -1,7 +1,5 @@
 """Messages in the words of their reader, and a command that Ctrl-C ends."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which classes weights know is a question of names, never of numbers alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

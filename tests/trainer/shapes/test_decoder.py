@@ -1,7 +1,5 @@
 """Decoders without torch: shapes, sizes that are given, stages of a pipeline."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Where a teacher lies, and what it must have in common with its student."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A state saved under one strategy and gone on with under another one, against the run that was not moved."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Not one of the lab's models, so that these tests fail only for what the strategi
 parameter of its own, a buffer in the state and one outside it. Parity over the real models is in tests/parity.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

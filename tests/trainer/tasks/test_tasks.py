@@ -1,7 +1,5 @@
 """Which task the settings mean; what an evaluation adds up, and what a token of a language model costs, by hand."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Processes that a stage starts, and what is left of them; a file of foreseen memory is counted anew."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

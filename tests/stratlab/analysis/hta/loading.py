@@ -1,7 +1,5 @@
 """Holistic Trace Analysis in the tests' own process, with what it rounds switched off."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Our numbers and those of Holistic Trace Analysis (traceinsight) on the same GPU traces: identical to 1e-6."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

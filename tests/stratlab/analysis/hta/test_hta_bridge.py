@@ -1,7 +1,5 @@
 """Holistic Trace Analysis: its numbers are ours, and every analysis says how it went."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

@@ -1,8 +1,6 @@
 """Traces of real GPUs that other projects published: against figures computed by hand from their JSON (in the README of
 tests/data/traces), a naive second computation, a rank's own count, and their tables against each other."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The analysis and the run's files in MLflow, and what happens when MLflow is not there."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

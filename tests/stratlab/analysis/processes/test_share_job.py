@@ -1,7 +1,5 @@
 """Shares of one Job in processes that may be killed at any moment: they say what one process says, and merge once."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Real traces of two gloo ranks, the second of which sleeps before each step: the report, its page, and HTA's part."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.stratlab.analysis.example_report import build_example

@@ -1,7 +1,5 @@
 """What pods find out about volume, images and MLflow. Processes of this machine play the pods, see fake_kubelet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

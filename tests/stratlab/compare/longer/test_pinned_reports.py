@@ -3,8 +3,6 @@
 python -m tests.stratlab.compare.longer.test_pinned_reports    # pins them anew: a changed line is a changed behaviour
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

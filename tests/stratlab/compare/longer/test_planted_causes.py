@@ -1,7 +1,5 @@
 """Planted causes are found: simulated comparisons, from the traces of all ranks to the name of the main cause."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, replace

@@ -3,8 +3,6 @@
 The comparison's report in MLflow, against a real server on loopback.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Against a real MLflow server on loopback."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real traces of an H200: what the device waited for."""
 
-from __future__ import annotations
-
 import lzma
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs copied by wandb's own package, read back from its file."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """axe-core finds nothing serious on report pages: with every fold open, light and dark, narrow and wide."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """Which runs there are on a cluster: those of the volume and those of its resources. A process here plays the pod."""
 
-from __future__ import annotations
-
 import json
 
 from tests.stratlab.example_run import build_run_dir

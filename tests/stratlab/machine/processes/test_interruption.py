@@ -1,7 +1,5 @@
 """Ctrl-C in the middle of a rehearsal."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

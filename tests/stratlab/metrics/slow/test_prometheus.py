@@ -1,7 +1,5 @@
 """`stratlab metrics serve` as a program: it answers as Prometheus asks, and ends when told."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

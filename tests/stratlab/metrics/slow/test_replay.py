@@ -1,7 +1,5 @@
 """`stratlab metrics replay`: the real trainer, a real server that is killed and not back before the run has ended."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

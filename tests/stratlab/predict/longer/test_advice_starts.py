@@ -1,7 +1,5 @@
 """Advice that is followed to the letter is a run that the trainer starts."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """`stratlab predict` of shipped files: its answers as they were (tests/data/predictions.json), and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`stratlab predict` where the trainer is asked: what it would refuse, and what it counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What comes of rendered charts, and what a rehearsal refuses before anything starts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs of a tiny chart from helm to their report, and what stays when something goes wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The verb as it is typed in docs/local.md."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 

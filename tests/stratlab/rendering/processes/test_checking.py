@@ -1,7 +1,5 @@
 """All runs are checked before the first one starts: the trainer is asked once for all of them."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Every release is rendered by the real helm before anything starts; all mistakes come at once."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence

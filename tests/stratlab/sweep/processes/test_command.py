@@ -1,7 +1,5 @@
 """The verb: a dry run with the real charts, with and without a cluster."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

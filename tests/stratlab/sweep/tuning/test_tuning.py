@@ -1,7 +1,5 @@
 """The search, what its candidates are asked for, and what is kept of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Merged traces in the real Perfetto: nothing lost, nothing refused, ranks kept apart, every time exact."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """A server whose authority is one's own: each of the tools says so, and trusts it once it is named."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import subprocess

@@ -1,7 +1,5 @@
 """A whole run is found whole, in its folder and in a real MLflow; whatever is taken away is named."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

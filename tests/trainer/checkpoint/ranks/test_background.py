@@ -1,7 +1,5 @@
 """The thread that writes beside training: what it sees of the state, who waits for it, and how its failures arrive."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

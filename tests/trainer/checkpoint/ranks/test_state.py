@@ -1,7 +1,5 @@
 """What each rank copies, writes and reads of a state that several hold, on 2 to 6 real ranks."""
 
-from __future__ import annotations
-
 import os
 
 from tests.ranks import run_ranks

@@ -1,7 +1,5 @@
 """Saving with two ranks, a crash at every stage, a full disk, damaged files; the engine is a stand-in of one tensor."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whole counts, in processes of their own: two at once share no process, several after each other do."""
 
-from __future__ import annotations
-
 import json
 
 from tests.ranks import run_ranks

@@ -1,7 +1,5 @@
 """Text files as people have them: what the model reads of them, and what of it it learns."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Questions and answers as people have them: read whole, split once, or refused with the cure."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shlex

@@ -1,7 +1,5 @@
 """Rows of tokens, from how documents are packed to the batches of a rank."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From a chat to token ids. What a template drops is told, and refused where it is much."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

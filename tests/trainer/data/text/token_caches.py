@@ -1,7 +1,5 @@
 """Small token caches, and what a test reads out of their rows without the code that wrote them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

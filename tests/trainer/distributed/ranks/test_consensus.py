@@ -1,7 +1,5 @@
 """Ranks of different speed, of which one has a wish: all of them act behind the same step."""
 
-from __future__ import annotations
-
 import re
 import time
 

@@ -3,8 +3,6 @@
 `python -m trainer.environment` on one machine: two processes; each lack alone: slow/, and test_judging.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What rank 0 does by itself is waited for as long as it gets on; and what torch's own record says is under way."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 

@@ -1,7 +1,5 @@
 """What programs do that are told to stop at their very beginning, or hang, or are left alone, by real signals."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

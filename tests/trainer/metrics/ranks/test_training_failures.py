@@ -3,8 +3,6 @@
 Twenty such batches and twenty clean runs: tests/faults/test_not_finite.py.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is recomputed gives the same gradients with less memory; what `selective` computes again, by its calls."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Compiled blocks: the same gradients, one graph for any documents, the kernel inside of it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

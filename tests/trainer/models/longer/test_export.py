@@ -1,7 +1,5 @@
 """Exported models, of images and text, give the same logits outside, and come back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

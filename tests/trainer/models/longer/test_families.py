@@ -1,7 +1,5 @@
 """Folders that transformers wrote, of every family: loaded, trained, exported, and loaded by transformers again."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Every image network by its name: size, operations, blocks, its published weights, and the head by class names."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Batch norm that can be taken over all ranks, in one process; over several: ranks/."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A teacher beside its student: what it says, how it is kept, and that nobody else sees it."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

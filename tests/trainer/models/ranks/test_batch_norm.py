@@ -1,7 +1,5 @@
 """Batch norm over all ranks against torch's own over the whole batch in one process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A language model on several ranks: its loss with a part of the words on each, and the hash of its weights."""
 
-from __future__ import annotations
-
 import torch
 
 from tests.ranks import run_ranks

@@ -1,7 +1,5 @@
 """Image classifiers as transformers saves them, under each image strategy: the losses of one process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

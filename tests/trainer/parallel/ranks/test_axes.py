@@ -1,7 +1,5 @@
 """Each axis by itself: tp, cp and ep give the answers of one process."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -3,8 +3,6 @@
 The other axes: tests/trainer/parallel/slow.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.ranks import run_ranks

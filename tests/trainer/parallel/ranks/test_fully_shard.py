@@ -1,7 +1,5 @@
 """What fully_shard sends and keeps where products are in 16 bits."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.ranks import run_ranks

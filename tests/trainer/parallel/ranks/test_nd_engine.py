@@ -1,7 +1,5 @@
 """Steps, evaluations, norms and checkpoints of a mesh; the table of meshes that read each other's: tests/parity_llm."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.ranks import run_ranks

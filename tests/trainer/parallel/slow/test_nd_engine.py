@@ -1,7 +1,5 @@
 """nd in fp16 with a scaled loss (real runs need a GPU for it), and compiled layers on further axes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from stratlab_spec.settings.config import Config

@@ -1,7 +1,5 @@
 """Preparations that are killed, paused, stopped, or meet a full volume: real processes on a real folder."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from pathlib import Path

@@ -3,8 +3,6 @@
 A call of the Python API leaves what the command leaves.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

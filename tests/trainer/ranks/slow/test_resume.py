@@ -3,8 +3,6 @@
 A run goes on from a checkpoint of another one: real workers, digits.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -5,8 +5,6 @@ A rank that takes twice as long, in a real run; twenty of them: tests/faults/tes
 The whole trainer on a volume that is really full: a file system of its own, mounted where no right is needed.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests/parity does not see of a strategy: optimizers, offloading, types, modes, fp16 with a scaled loss."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

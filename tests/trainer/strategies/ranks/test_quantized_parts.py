@@ -3,8 +3,6 @@
 The kernel's place has the stand-in of tests/quantizer_stand_in.py.
 """
 
-from __future__ import annotations
-
 import functools
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Saving and loading: bitwise at the same number of ranks, refused on every rank, and nothing in it that runs code."""
 
-from __future__ import annotations
-
 import builtins
 import os
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """States that move between strategies, compiled blocks, and DeepSpeed's flops profiler beside the lab's own count."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

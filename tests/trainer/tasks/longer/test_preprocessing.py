@@ -1,8 +1,6 @@
 """Published weights see the pixels that they were trained with: those of the library's own processor, from the same
 stored images."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any
