@@ -140,7 +140,7 @@ def test_the_path_leads_from_the_operator_to_the_sweep() -> None:
 
 
 SIZES = {"README.md": 8_000, "LAB.md": 25_000, "CHANGELOG.md": 6_000, "docs/architecture.md": 20_000}
-PAGE_BYTES, USER_BYTES = 14_000, 170 * 1024
+PAGE_BYTES, USER_BYTES = 14_000, 170_000
 LONG = ("docs/codes.md", "docs/troubleshooting.md")
 
 
