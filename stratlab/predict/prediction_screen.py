@@ -49,10 +49,8 @@ def build_table(answers: Answers, device_gib: float, width: int) -> Table:
         table.add_column(fact, justify="right")
     table.add_column("verdict", no_wrap=True)
     rows = {one.question.rows for one in answers}
-    per = f",\nmicro-batch {rows.pop()}" if len(rows) == 1 else ""
-    table.add_column(
-        f"GiB of {device_gib:g}{per}" if per else f"GiB of\n{device_gib:g}", justify="right", no_wrap=True
-    )
+    at = f",\nmicro-\nbatch {rows.pop()}" if len(rows) == 1 else ""
+    table.add_column(f"GiB of\n{device_gib:g}{at}", justify="right", no_wrap=True)
     table.add_column("largest\nmicro-batch", justify="right", no_wrap=True)
     table.add_column("largest\nmicro-batch" if width >= ROOMY else "largest", no_wrap=True)
     table.add_column("largest parts, GiB" if width >= ROOMY else "largest part, GiB", overflow="fold")
