@@ -267,7 +267,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         holds_less="zero2",
         sends_less="ddp",
         tried=2,
-        why="it holds less than ddp and sends 1.5 times as much",
+        why="it holds less than ddp, but sends 1.5 times as much",
         collectives={"backward": ("all-reduce",), "update": ("all-gather",)},
         page=(
             "optimizer state (DeepSpeed)",

@@ -145,7 +145,7 @@ def _communication(report: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
 
 def _say_late(late: int | None, calls: int, matched: int, hosts: Mapping[int, str]) -> str:
     if late is None:
-        return ": no rank is late by more than chance explains" if matched else ""
+        return ": the ranks take turns, none is late by more than chance explains" if matched else ""
     counted = f"; it came last in {calls} of {matched} calls" if calls else ""
     return f": rank {late}{_at(late, hosts)} is late by more than chance explains{counted}"
 

@@ -29,6 +29,17 @@ from stratlab.drawing import (
     paragraph,
 )
 from stratlab.wording import format_number, quote
+from stratlab_spec.step_parts import (
+    BUBBLE,
+    COMMUNICATION,
+    COMPUTE,
+    COPIES,
+    DATA,
+    HOST,
+    IDLE,
+    LAST_RANK,
+    LAUNCH,
+)
 
 RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
 OF_SETTINGS = (
@@ -37,6 +48,17 @@ OF_SETTINGS = (
 ONE_STEP = "Only one step was recorded: what it shows can be chance."
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
 MOST_ADVICE = 3  # lines
+ADVISED_BY: dict[str, set[str]] = {  # part of a step -> values of rules that can shorten it
+    COMPUTE: {"top_kernel_pct", "imbalance_of_step_pct", "imbalance", "optimizer_pct"},
+    COMMUNICATION: {"comm_exposed_pct", "transfer_pct"},
+    LAST_RANK: {"straggler_pct"},
+    COPIES: {"copy_exposed_pct"},
+    BUBBLE: {"bubble_pct", "bubble_over_ideal"},
+    DATA: {"data_pct"},
+    HOST: {"launching_pct", "host_wait_pct"},
+    LAUNCH: {"launching_pct", "host_wait_pct"},
+    IDLE: set(),
+}
 
 
 def build_html(
@@ -50,7 +72,8 @@ def build_html(
     mark = badge("CPU", "warn") + " " if report["source"] == "cpu" else Markup("")
     answer = paragraph(Markup("{}<strong>{}</strong>").format(mark, summaries.say_headline(report)))
     answer += time_sections.build_step_bar(report) + time_sections.draw_step(report, ranks, chosen)
-    trust = " ".join(summaries.build_trust(report))
+    drawn = [rank.drawn.length_ns / 1e6 for rank in ranks if rank.drawn and rank.rank in set(chosen)]
+    trust = " ".join(summaries.build_trust(report, max(drawn, default=None)))
     answer += paragraph(Markup("<strong>How far to trust it.</strong> {}").format(trust))
     sections = [
         Section("Where the time of a recorded step goes", answer),
@@ -73,9 +96,9 @@ def build_html(
     banner: list[str] = [loud(ONE_STEP)] if len({row["step"] for row in report["steps"]}) == 1 else []
     banner += [f"{report['note']}."] if report["note"] else []
     title = f"Trace analysis of {quote(report['run']['run'])}"
-    return build_page(
-        title, summaries.build_origin(report), sections, banner, run_sections.build_links(report, facts)
-    )
+    lead = Markup('<p class="lead">{}</p>').format(summaries.say_run(report, facts.summary))
+    links = run_sections.build_links(report, facts)
+    return build_page(title, summaries.build_origin(report), sections, banner, links, lead)
 
 
 def say_win(entry: Mapping[str, Any], step_ms: float | None) -> str:
@@ -106,7 +129,23 @@ def _build_advice(report: dict[str, Any]) -> Section:
         if lines
         else paragraph("No rule names a part to shorten.")
     )
+    html += say_unadvised(report, entries)
     return Section("What to try", html + details("Why, and all that the rules say", full) * bool(entries))
+
+
+def say_unadvised(report: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> Markup:
+    """Return why no advice is about the largest part of the step; empty if some is, and without parts."""
+    parts, step_ms = summaries.sum_named_parts(report), report["mean"].get("step_ms")
+    seen = {name for entry in entries if entry["rule"] != DOUBTS for name in entry["evidence"]}
+    largest = next(iter(parts), "")
+    if not step_ms or not largest or seen & ADVISED_BY[largest]:
+        return Markup("")
+    why = "no condition of a rule about it holds" if ADVISED_BY[largest] else "no rule is about it"
+    if largest == COMPUTE and report["source"] == "cpu":
+        why = "the rules about it judge kernels of a GPU"
+    return note(
+        f"The largest part, {largest} ({100 * parts[largest] / step_ms:.0f} %), has no advice: {why}."
+    )
 
 
 MOST_KERNELS, MOST_FINDINGS, MOST_FILES = 10, 30, 8
@@ -121,7 +160,7 @@ def build_markdown(report: dict[str, Any]) -> str:
         escape_markdown(summaries.build_origin(report)),
         *_layout(run),
         f"**{escape_markdown(summaries.say_headline(report))}**",
-        escape_markdown(" ".join(summaries.build_trust(report))),
+        escape_markdown(" ".join([summaries.say_run(report, {}), *summaries.build_trust(report)])),
         *_recommendations(report),
         "## Where the time of a step goes",
         *_phases(report),

@@ -229,8 +229,33 @@ def build_origin(report: Mapping[str, Any]) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def build_trust(report: Row) -> list[str]:
-    """Return the limits of the numbers: how many there are, their spread, the recording's overhead, missing data."""
+def say_run(report: Row, summary: Row) -> str:
+    """Return how the run went and what its times are worth: its end, its traces, its device, other work.
+
+    Args:
+        summary: summary.json; empty without one.
+    """
+    finished, findings = report["run"].get("finished"), report.get("quality") or []
+    ended = {True: "The run finished", False: "The run did not finish"}.get(finished, "Traces without a run")
+    skipped = sum(row["action"] == "skipped" for row in findings)
+    traces = f"{count(len(findings), 'finding')} about its traces, {skipped} left out (Quality of the traces)"
+    told = [f"{ended}; {traces if findings else 'every rank has a complete trace'}."]
+    if report["source"] == "cpu":
+        told.append("On a CPU: times are of host operators, not of a GPU.")
+    pressure, other = (summary.get(name) for name in ("cpu_pressure_pct", "other_cpu_pct"))
+    if (busy := other if pressure is None else pressure) is not None:
+        measured = "other programs used" if pressure is None else "the run waited for a processor"
+        of = "of the processors" if pressure is None else "of the time"
+        told.append(f"Other work on the machine: {measured} {busy:.0f} % {of}.")
+    return " ".join(told)
+
+
+def build_trust(report: Row, drawn_ms: float | None = None) -> list[str]:
+    """Return the limits of the numbers: how many there are, their spread, and the recording's overhead.
+
+    Args:
+        drawn_ms: length of the drawn step.
+    """
     mean, run = report["mean"], report["run"]
     steps, step_ms = build_step_parts(report), mean.get("step_ms")
     times = sorted(total for parts in steps.values() if (total := sum_known(parts.values())) is not None)
@@ -239,17 +264,13 @@ def build_trust(report: Row) -> list[str]:
     told = [f"{over}{spread}."]
     own, factor = run.get("step_time_ms_p50"), divide(step_ms, run.get("step_time_ms_p50"))
     if factor is not None and report.get("steps_from") != "recording":
+        drawn = f", {_ms(drawn_ms)} drawn (a single one)" if drawn_ms else ""
         told.append(
-            f"Without recording: {_ms(own)} (median of the run); a recorded step takes {factor:.2f} times as long."
+            f"A step takes {_ms(own)} without recording (median of the run), {_ms(step_ms)} recorded (mean){drawn}: "
+            f"recording makes it {factor:.2f} times as long."
         )
     if (late := mean.get("slowest_rank")) is not None:
         told.append(f"Rank {late} is late by more than chance explains.")
-    found = [row["action"] for row in report.get("quality") or []]
-    told.append(
-        f"{count(len(found), 'finding')}, {found.count('skipped')} left out of the report: see Quality of the traces."
-        if found
-        else "Every rank has a complete trace."
-    )
     return told
 
 

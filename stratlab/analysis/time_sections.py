@@ -208,7 +208,7 @@ def build_ranks(report: dict[str, Any], chosen: Sequence[int]) -> Section:
     if len(report["ranks"]) > 1 and mean.get("compute_imbalance") is not None:
         late = mean.get("slowest_rank")
         html += note(
-            ("No rank is" if late is None else f"Rank {late} is")
+            ("The ranks take turns: none is" if late is None else f"Rank {late} is")
             + " late by more than chance explains; the largest compute time of a rank is "
             f"{mean['compute_imbalance']:.3f} times the mean."
         )

@@ -21,6 +21,14 @@ from stratlab.wording import capitalize, fit_digits, fit_unit
 
 Report = Mapping[str, Any]
 MOST_NAMES = 4
+MOST_TIED = 2
+PARTS = {  # kind -> its number in a row, its words
+    "parameters": ("parameter_memory_gib", "parameters"),
+    "gradients": ("gradient_memory_gib", "gradients"),
+    "optimizer": ("optimizer_memory_gib", "optimizer state"),
+}
+LESS = 0.98
+"""Share of a size: a larger one is none smaller."""
 AS_TIMES = 1.1
 """As long: worth a word if no run is named."""
 
@@ -34,6 +42,8 @@ class Answer:
     number: str
     why: str
     run: str = ""
+    cause: str = ""
+    """Of the number: one line."""
     doubtful: bool = False
 
     @property
@@ -51,7 +61,7 @@ def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]
     memory = choose_memory(rows)
     found = [
         _name_fastest(rows, winners["samples_per_s"]),
-        _name_leanest(rows, winners[memory], memory),
+        _name_leanest(rows, winners[memory], memory, report["sharding"]),
         _name_best(rows, runs) if judged else None,
         _judge_fairness(report),
     ]
@@ -90,7 +100,7 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
         return f"{'; '.join(said)}{rest}."
     among = f"among {_list([*dict.fromkeys(row.configuration for row in compared)])}, "
     if grown:
-        return f"{capitalize(headline['reason'])}; {among}{said[0]}{rest}."
+        return f"{capitalize(among)}{said[0] if fast.run else said[1]}; {headline['reason']}{rest}."
     return f"{capitalize(among)}{'; '.join(said)}{rest}."
 
 
@@ -152,7 +162,7 @@ def _name_fastest(rows: Rows, winner: Winner) -> Answer:
     return Answer("Fastest", "not named", f"{span} ms a step", why)
 
 
-def _name_leanest(rows: Rows, winner: Winner, key: str) -> Answer:
+def _name_leanest(rows: Rows, winner: Winner, key: str, sharding: Sequence[Report]) -> Answer:
     ranked = _rank(rows, key, 1)
     question = "Least memory per rank" if key.startswith("peak") else "Least memory for the state per rank"
     if not ranked:
@@ -164,13 +174,36 @@ def _name_leanest(rows: Rows, winner: Winner, key: str) -> Answer:
         less = f"{100 * (1 - size / other):.0f} % less than {second}"
         if last != second:
             less += f", {100 * (1 - size / most):.0f} % less than {last}"
-        return Answer(question, best, f"{size * factor:.3g} {unit}", less, best)
+        cause = _explain_least(best, second, rows, sharding)
+        return Answer(question, best, f"{size * factor:.3g} {unit}", less, best, cause)
     if " are equal: " in winner.reason and most > size:
         tied = [label for label, each in ranked if each == size]
-        less = f"equal, {100 * (1 - size / most):.0f} % less than {last}"
-        return Answer(question, _list(tied), f"{size * factor:.3g} {unit}", less, _list(tied))
+        less = f"{100 * (1 - size / most):.0f} % less than {last}"
+        causes = dict.fromkeys(_explain_least(label, last, rows, sharding) for label in tied[:MOST_TIED])
+        return Answer(
+            question, _list(tied), f"{size * factor:.3g} {unit}", less, _list(tied), "; ".join(causes)
+        )
     span = " to ".join(dict.fromkeys(f"{each * factor:.3g}" for each in (size, most)))
     return Answer(question, "not named", f"{span} {unit}", _explain_none(winner, ranked))
+
+
+def _explain_least(best: str, second: str, rows: Rows, sharding: Sequence[Report]) -> str:
+    """Return the strategy's shared parts as measured, else the parts of the state that shrank against `second`."""
+    mine, other = (next(row for row in rows if row.configuration == name) for name in (best, second))
+    entry: Report = next((each for each in sharding if each["run"] in (mine.run, best)), {})
+    shared = [PARTS[e["kind"]][1] for e in entry.get("kinds", []) if e["held_gib"] < LESS * e["state_gib"]]
+    if shared and entry["divided_by"] > 1:
+        return f"{entry['strategy']} shares {_list(shared)} over {entry['divided_by']} ranks"
+    parts = {words: [getattr(row, key) for row in (mine, other)] for key, words in PARTS.values()}
+    known = {
+        words: sizes for words, sizes in parts.items() if None not in sizes and sizes[0] < LESS * sizes[1]
+    }
+    if not known:
+        whole = all(None not in sizes for sizes in parts.values())
+        return "smaller: activations and buffers, not the state" if whole else "its parts are not recorded"
+    factor, unit = fit_unit(size for sizes in known.values() for size in sizes)
+    told = [f"{words} {a * factor:.3g} instead of {b * factor:.3g} {unit}" for words, (a, b) in known.items()]
+    return f"smaller: {', '.join(told)}"
 
 
 def _explain_none(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
@@ -219,4 +252,5 @@ def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:
 def _judge_fairness(report: Report) -> Answer:
     trust = judge_trust(report)
     named = "" if trust.outcome == APART else trust.outcome
-    return Answer("Fair?", trust.answer, trust.number, trust.say(), named, trust.outcome == WITH_DOUBTS)
+    doubtful = trust.outcome == WITH_DOUBTS
+    return Answer("Fair?", trust.answer, trust.number, trust.say(), named, doubtful=doubtful)

@@ -93,6 +93,11 @@ def build_attribution(
     return {"baseline": baseline, "pairs": pairs, "not_attributed": missing}
 
 
+def split_busy(pairs: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Return (the pairs whose times may be compared, those of a CPU that other work kept busy)."""
+    return [p for p in pairs if p["times_comparable"]], [p for p in pairs if not p["times_comparable"]]
+
+
 def _check_baseline(asked: str, names: Sequence[str]) -> str:
     """Return the run that the user names: by its name, or by the end of it, as pages and tables show it."""
     ending = [name for name in names if name.endswith(f"-{asked}")]

@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.compare.attribution import split_busy
 from stratlab.compare.causes import (
     CAUSES,
     CPU_ORIGIN,
@@ -138,24 +139,33 @@ def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
     if not pairs:
         said = "Not known: no two comparable runs have analysed traces. Run stratlab analyze on each first."
         return Section("Why", note(said))
-    lines = [Markup("<li>{}</li>").format(_say_pair(pair)) for pair in pairs[:MOST_PAIRS]]
-    html = Markup('<ul class="causes">{}</ul>').format(Markup("").join(lines))
+    quiet, busy = split_busy(pairs)
+    html = _list_pairs(quiet[:MOST_PAIRS]) if quiet else Markup("")
+    if busy:
+        which = "of all runs" if not quiet else f"of {', '.join(pair['run'] for pair in busy[:MOST_PAIRS])}"
+        said = f"Times {which} are not compared: other work kept the machine busy."
+        html += note(said) + details("Their amounts", _list_pairs(busy))
     remedies: dict[str, list[str]] = {}
-    for pair in pairs[:MOST_PAIRS]:
+    for pair in quiet[:MOST_PAIRS]:
         if pair["remedy"]:
             remedies.setdefault(pair["remedy"], []).append(pair["run"])
     for remedy, names in remedies.items():
         html += note(f"Try for {', '.join(names)}: {remedy}.")
-    if rest := pairs[MOST_PAIRS:]:
+    if rest := quiet[MOST_PAIRS:]:
         html += note(f"{len(rest)} more pairs: under Parts of the differences.")
     boxes = [
         Markup("<div>{}{}</div>").format(subtitle(name_pair(pair)), _draw(pair))
-        for pair in pairs[:MOST_PAIRS]
-        if pair["run"] in answered or pairs[0]["run"] not in answered
+        for pair in quiet[:MOST_PAIRS]
+        if not pair["no_cause"] and (pair["run"] in answered or quiet[0]["run"] not in answered)
     ]
-    return Section(
-        "Why", html + Markup('<div class="pair">{}</div>').format(Markup("").join(boxes)), mark=mark
-    )
+    if boxes:
+        html += Markup('<div class="pair">{}</div>').format(Markup("").join(boxes))
+    return Section("Why", html, mark=mark)
+
+
+def _list_pairs(pairs: Pairs) -> Markup:
+    lines = [Markup("<li>{}</li>").format(_say_pair(pair)) for pair in pairs]
+    return Markup('<ul class="causes">{}</ul>').format(Markup("").join(lines))
 
 
 def _say_pair(pair: Mapping[str, Any]) -> Markup:
@@ -163,6 +173,9 @@ def _say_pair(pair: Mapping[str, Any]) -> Markup:
     ms, pct = pair["difference_ms"], abs(pair["difference_pct"])
     size = f"{format_ms(abs(ms))} ({pct:.0f} %) {'slower' if ms >= 0 else 'faster'} than"
     size = size if pct >= LEAST_PCT else "as fast as"
+    if not pair["times_comparable"]:
+        told = f"{format_ms(pair['run_ms'])} a step, {pair['baseline']} {format_ms(pair['baseline_ms'])}"
+        return Markup("<strong>{}</strong> {}.").format(pair["run"], told)
     lead = Markup("<strong>{}</strong> is {} {}: ").format(pair["run"], size, pair["baseline"])
     if pair["no_cause"]:
         doubt = "cause not determined" if pct >= LEAST_PCT else "no difference to explain"
@@ -234,9 +247,9 @@ def build_parts(report: Mapping[str, Any]) -> Section:
 
 def _say_largest(pairs: Pairs) -> str:
     """`all-gather +13 ms, fsdp − ddp`."""
-    parts = [(abs(row["ms"]), row, pair) for pair in pairs for row in pair["parts"]]
+    parts = [(abs(row["ms"]), row, pair) for pair in pairs if not pair["no_cause"] for row in pair["parts"]]
     if not parts:
-        return "no comparable pair"
+        return "not determined" if pairs else "no comparable pair"
     ms, row, pair = max(parts, key=lambda part: part[0])
     return f"{_name(row)} {'+' if row['ms'] >= 0 else '−'}{format_ms(ms)}, {name_pair(pair)}"
 

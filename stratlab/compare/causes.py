@@ -135,6 +135,8 @@ def build_sentence(pair: Mapping[str, Any]) -> str:
         )
     if "cpu" in pair["sources"]:
         warnings.append(ON_A_CPU)
+    if not pair["times_comparable"]:
+        return f"{''.join(warnings)}{pair['run']} and {pair['baseline']}: {pair['no_cause']}."
     remedy = f"; remedy: {pair['remedy']}." if pair["remedy"] else "."
     return "".join(warnings) + _say_difference(pair) + _say_causes(pair) + remedy
 

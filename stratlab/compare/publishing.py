@@ -322,6 +322,8 @@ def describe(report: Mapping[str, Any]) -> str:
     won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
     # MLflow shows the first line until a reader expands it
     short = [f"{each.question.rstrip('?')}: {_name(each)}" for each in name_answers(report)]
+    if short and trust.times and trust.doubts:
+        short[-1] += f" ({trust.doubts[0]})"
     lines = ["; ".join(short)] * bool(short)
     lines += [f"{say_answer(report)} **Fair? {trust.answer}**: {trust.say()}."]
     lines.append(f"**{headline['verdict']}**: {headline['reason']}; best: {', '.join(won) or 'none named'}")
@@ -336,7 +338,9 @@ def _name(answer: Answer) -> str:
     """`**fsdp** (0.72 MiB)`, or `not named (CPU times are not ranked)`."""
     if answer.open and len(answer.why) <= SHORT_WHY:
         return f"{answer.answer} ({answer.why})"
-    return answer.answer if answer.open or answer.doubtful else f"**{answer.answer}** ({answer.number})"
+    if answer.open or answer.doubtful:
+        return answer.answer
+    return f"**{answer.answer}** ({answer.number}, {answer.why.partition(', ')[0].partition(';')[0]})"
 
 
 def describe_compared(report: Mapping[str, Any], run: str) -> str:

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stratlab.compare.answers import name_answers
+from stratlab.compare.attribution import split_busy
 from stratlab.compare.causes import CAUSES, CPU_ORIGIN, NOT_TRACED, format_ms, say_collective
 from stratlab.compare.efficiency import say_sharding
 from stratlab.compare.fairness import COMPARABLE
@@ -166,7 +167,7 @@ def list_answers(report: Report) -> list[tuple[str, str]]:
     if verdict != COMPARABLE and reason not in trust.reason:
         answers.append(("All runs", f"{verdict}: {reason}"))
     answers += [("", sentence) for sentence in _limit(report["headline"]["answers"], MOST_ANSWERS)]
-    named = {each.question.partition(" per ")[0]: each for each in name_answers(report) if each.run}
+    named = {" ".join(each.question.split()[:2]): each for each in name_answers(report) if each.run}
     for group in groups:
         is_answer = {*group["runs"]} == answered
         for goal in (
@@ -176,6 +177,8 @@ def list_answers(report: Report) -> list[tuple[str, str]]:
             tied = None if goal["run"] else named.get(label)
             said = f"{tied.run}: {tied.number}, {tied.why}" if tied else ""
             answers.append((label, said or f"{goal['run'] or 'not named'}: {goal['reason']}"))
+            if is_answer and label in named and named[label].cause:
+                answers.append(("", named[label].cause))
     answers += _label("Search", say_search(report["search"]))
     missing = [each["why"] for each in report["attribution"]["not_attributed"]]
     answers += _label("Why", _limit([f"not known: {why}" for why in missing]))
@@ -200,10 +203,13 @@ def _label(label: str, sentences: Iterable[str]) -> list[tuple[str, str]]:
 def _build_why(report: Report) -> Iterator[RenderableType]:
     """The pairs of the answer that are furthest apart, then the others, each with the parts of its difference."""
     answered = {name for row in find_group(report)[0] for name in (row.run, row.configuration)}
-    pairs = sorted(
+    pairs: Sequence[Mapping[str, Any]] = sorted(
         report["attribution"]["pairs"],
         key=lambda pair: (pair["run"] not in answered, -abs(pair["difference_ms"])),
     )
+    pairs, busy = split_busy(pairs)
+    if busy:
+        yield Text("\nTimes are not compared: other work kept the machine busy", style="yellow")
     shown = pairs[:MOST_PAIRS]
     for number, pair in enumerate(shown):
         slower = "is slower than" if pair["difference_ms"] >= 0 else "is faster than"

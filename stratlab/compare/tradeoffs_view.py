@@ -33,7 +33,7 @@ from stratlab.drawing import (
     stacked_bars,
     subtitle,
 )
-from stratlab.wording import format_count, format_fact, format_range
+from stratlab.wording import fit_unit, format_count, format_fact, format_range
 
 Report = Mapping[str, Any]
 MOST_LINES = 7  # next to the ideal one
@@ -325,5 +325,10 @@ def build_sharding_section(entries: Sequence[Mapping[str, Any]]) -> list[Section
     for why, names in different.items():
         html += note(f"{', '.join(names)}: {why}.")
     kept = f"{sum(entry['kept'] is True for entry in entries)} of {len(entries)} promises kept"
+    if broken := [entry for entry in entries if entry["kept"] is False]:
+        first, more = broken[0], len(broken) - 1
+        factor, unit = fit_unit([first["held_gib"], first["promised_gib"]])
+        kept += f"; {first['run']} holds {first['held_gib'] * factor:.3g} {unit}"
+        kept += f" instead of {first['promised_gib'] * factor:.3g}{f', {more} more differ' * bool(more)}"
     html += (stacked_bars(bars, "GiB per rank") if len(entries) <= MOST_DRAWN else Markup("")) + remark
     return [Section("Sharding", html, folded=True, result=kept)]

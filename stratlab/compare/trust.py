@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stratlab.compare.fairness import AS_SEARCH, COMPARABLE, FIELD, UNSHOWN
@@ -21,6 +21,8 @@ from stratlab.wording import format_number
 Report = Mapping[str, Any]
 FAIR, WITH_DOUBTS, APART = "yes", "yes, with doubts", "no"
 """The three outcomes."""
+TIMES_APART = "memory and quality: yes; times: no"
+"""A form of WITH_DOUBTS on a CPU that other work kept busy."""
 NOT_KNOWN = "not known"
 """A form of APART without visible differences if some runs have only traces."""
 UNSTEADY = 3.0
@@ -50,6 +52,8 @@ class Trust:
     number: str
     reason: str
     doubts: Sequence[Doubt] = ()
+    times: bool = True
+    """Whether the step times are comparable."""
 
     def say(self) -> str:
         """Return the reason, and each doubt with its fix."""
@@ -57,7 +61,9 @@ class Trust:
 
     @property
     def answer(self) -> str:
-        return NOT_KNOWN if self.outcome == APART and UNSHOWN in self.reason else self.outcome
+        if self.outcome == APART:
+            return NOT_KNOWN if UNSHOWN in self.reason else APART
+        return self.outcome if self.times else f"{TIMES_APART} (other work kept the machine busy)"
 
 
 EQUAL = "give all runs equal values, or compare settings on purpose with --vary"
@@ -81,7 +87,7 @@ FLAGS = {  # of the report -> its name, its fix, its meaning for the times
     ),
 }
 NOT_COMPARED = (
-    "times not comparable, busy machine",
+    "busy machine",
     "run again on a quiet one",
     "Other work kept the machine busy ({} %), so the times are not comparable: run again on a quiet machine.",
 )
@@ -115,6 +121,10 @@ def find_group(report: Report) -> tuple[Rows, Report | None]:
 
 def judge_trust(report: Report) -> Trust:
     """Judge the whole comparison; of several groups the doubt is that the rest differs."""
+    return replace(_judge(report), times=report.get("times_comparable", True))
+
+
+def _judge(report: Report) -> Trust:
     fairness, headline = report["fairness"], report["headline"]
     same = f"{len(fairness['same'])} settings equal"
     apart = [entry for entry in fairness["differences"] if entry["matters"] and not entry["varied"]]

@@ -134,8 +134,10 @@ def describe_work(report: Report) -> str:
     )
     if not model:
         return ""
-    what = f"{model} on {dataset}" if dataset else model
-    return ", ".join(filter(None, (what, f"{samples} samples a step" if samples else "", precision))) + "."
+    said = [f"{model} on {dataset}" if dataset else model]
+    said += [f"{samples} samples a step"] * bool(samples)
+    said += [f"precision {precision}"] * (precision not in ("", "auto"))
+    return f"{', '.join(said)}."
 
 
 def describe_versions(report: Report) -> str:

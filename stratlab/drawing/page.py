@@ -87,8 +87,8 @@ def details(summary: str, content: Markup) -> Markup:
 
 
 def tile_row(answers: Sequence[Any]) -> Markup:
-    """A tile for each, to be read in passing: its `question`, `answer`, `number`, `why`, and whether it is `open`
-    or `doubtful`."""
+    """A tile for each, to be read in passing: its `question`, `answer`, `number`, `why`, `cause`, and whether
+    it is `open` or `doubtful`."""
     return Markup(PARTS.tile_row(answers))
 
 

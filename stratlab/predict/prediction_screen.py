@@ -48,9 +48,11 @@ def build_table(answers: Answers, device_gib: float, width: int) -> Table:
     for fact in facts:
         table.add_column(fact, justify="right")
     table.add_column("verdict", no_wrap=True)
-    table.add_column(f"GiB of\n{device_gib:g}", justify="right", no_wrap=True)
+    rows = {one.question.rows for one in answers}
+    at = f",\nmicro-\nbatch {rows.pop()}" if len(rows) == 1 else ""
+    table.add_column(f"GiB of\n{device_gib:g}{at}", justify="right", no_wrap=True)
     table.add_column("largest\nmicro-batch", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("largest\nmicro-batch" if width >= ROOMY else "largest", no_wrap=True)
     table.add_column("largest parts, GiB" if width >= ROOMY else "largest part, GiB", overflow="fold")
     most = max((one.largest for one in answers if isinstance(one, Prediction)), default=0) or 1
     first = find_first(answers)

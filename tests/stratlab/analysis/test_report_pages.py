@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.report_pages import OF_SETTINGS, build_html, build_markdown
+from stratlab.analysis.advice_rules import DOUBTS
+from stratlab.analysis.report_pages import ADVISED_BY, OF_SETTINGS, build_html, build_markdown, say_unadvised
 from stratlab.analysis.run_facts import build_foreign_facts, read_facts
 from stratlab.analysis.summaries import (
     build_answer,
@@ -18,6 +19,8 @@ from stratlab.analysis.summaries import (
     build_rank_parts,
     build_trust,
     choose_ranks,
+    say_run,
+    sum_named_parts,
 )
 from stratlab.drawing import escape_markdown as escape
 from stratlab_spec.step_parts import COLOURS, split_step
@@ -131,10 +134,22 @@ def test_how_far_the_numbers_can_be_trusted():
     told = build_trust(report)
     assert "3 recorded steps on 2 ranks" in told[0] and "100.0 ms to 104.0 ms" in told[0]
     assert "95.0 ms" in told[1] and "1.05" in told[1] and "Rank 0" in told[2]
+    assert "103.0 ms" in build_trust(report, 103.0)[1]
+    assert "30 %" in say_run(report, {"cpu_pressure_pct": 30.4, "other_cpu_pct": 7.0})
+    assert "7 %" in say_run(report, {"cpu_pressure_pct": None, "other_cpu_pct": 7.0})
     report["mean"]["slowest_rank"] = report["run"]["step_time_ms_p50"] = None
     report["quality"] = [{"action": action} for action in ("noted", "skipped", "noted")]
-    told = build_trust(report)
-    assert len(told) == 2 and "3 findings" in told[1] and "1 left out" in told[1]
+    assert len(build_trust(report)) == 1
+    assert "3 findings" in say_run(report, {}) and "1 left out" in say_run(report, {})
+
+
+def test_the_largest_part_has_advice_or_a_reason_for_none():
+    report = build_example()
+    largest = next(iter(sum_named_parts(report)))
+    entry = RULE | {"evidence": dict.fromkeys(ADVISED_BY[largest], 1.0)}
+    assert ADVISED_BY.keys() == COLOURS.keys() and ADVISED_BY[largest]
+    assert largest in say_unadvised(report, [RULE | {"evidence": {}}])
+    assert not say_unadvised(report, [entry]) and say_unadvised(report, [entry | {"rule": DOUBTS}])
 
 
 def test_parts_have_one_colour_in_all_charts(tmp_path):

@@ -1,6 +1,7 @@
 """May the answer be believed: one of three outcomes, the same on every surface."""
 
 import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from stratlab.compare.report_files import render_page
 from stratlab.compare.run_sources import load_runs
 from stratlab.compare.summary_view import build_markdown
 from stratlab.compare.terminal_view import list_answers
-from stratlab.compare.trust import APART, FAIR, WITH_DOUBTS, judge_trust
+from stratlab.compare.trust import APART, FAIR, TIMES_APART, WITH_DOUBTS, judge_trust
 from tests.stratlab.compare.building import build, judge
 
 REPEATS = {
@@ -49,6 +50,26 @@ def test_every_surface_has_the_same_outcome_and_reason(tmp_path: Path, runs: Run
     for text in (terminal, render_page(report, found), build_markdown(report), describe(report)):
         plain = html.unescape(text).replace("**", "").replace("\\", "")
         assert trust.answer in plain and trust.reason in plain
+
+
+def test_a_busy_cpu_ranks_no_run_by_time(tmp_path: Path) -> None:
+    busy: dict[str, Any] = {"device": "cpu", "hosts": ["n"], "cpu_pressure_pct": 60.0}
+    found = load_runs(build(tmp_path, ["ddp", "fsdp"], **busy))
+    report = compare(found)
+    trust, (pair,) = judge_trust(report), report["attribution"]["pairs"]
+    assert trust.outcome == WITH_DOUBTS and not trust.times and not pair["times_comparable"]
+    assert TIMES_APART in trust.answer and not re.search(r"\d", pair["sentence"])
+    page = render_page(report, found)
+    why = page.partition("<h2>Why")[2].partition("</section>")[0]
+    assert "<details>" in why and "<svg" not in why
+
+
+def test_the_least_memory_has_a_measured_cause(tmp_path: Path) -> None:
+    report = judge(tmp_path, {"ddp": {}, "fsdp": {}})
+    lean = name_answers(report)[1]
+    assert lean.run and lean.cause
+    unknown = name_answers(report | {"sharding": []})[1]
+    assert unknown.cause and unknown.cause != lean.cause
 
 
 def test_repeats_have_one_name_and_win_as_one(tmp_path: Path) -> None:
