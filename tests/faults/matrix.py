@@ -181,7 +181,6 @@ FAULTS: tuple[Fault, ...] = (
         "F25", "a file of the data set is missing or cannot be read", "cut and removed while it trains",
         "ends with 3 and names the file; put back, every sample is seen once",
         (
-            "trainer/ranks/slow/test_launcher.py::test_the_last_sentence_is_that_of_the_rank_that_failed",
             ALONE + "test_a_picture_that_is_gone_is_named_and_put_back_no_sample_is_missed_or_seen_twice",
         ),
     ),

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.models.decoder_config import no_weights
@@ -115,13 +116,21 @@ def read_constants(decoder: Decoder) -> dict[str, float]:
         if not own or "norm" not in type(module).__name__.lower():
             continue
         if type(module) not in of_kind:
-            probe = copy.deepcopy(module).to_empty(device="cpu")
-            for name, parameter in probe.named_parameters(recurse=False):
-                parameter.fill_(not name.endswith("bias"))
-            decoder.hf._init_weights(probe)
-            of_kind[type(module)] = {name: float(p[0]) for name, p in probe.named_parameters(recurse=False)}
+            of_kind[type(module)] = _read_initial(decoder, module)
         found |= {f"{path}.{name}": of_kind[type(module)][name] for name in own}
     return found
+
+
+def _read_initial(decoder: Decoder, norm: nn.Module) -> dict[str, float]:
+    """Return the first value of each parameter as transformers starts it: of a copy with memory of its own."""
+    probe = copy.copy(norm)
+    with unset_fake_temporarily(), torch.device("cpu"):
+        probe._parameters = {
+            name: nn.Parameter(torch.full((1,), float(not name.endswith("bias"))))
+            for name, parameter in norm.named_parameters(recurse=False)
+        }
+        decoder.hf._init_weights(probe)
+        return {name: float(parameter[0]) for name, parameter in probe.named_parameters(recurse=False)}
 
 
 @torch.no_grad()

@@ -3,10 +3,9 @@
 No process but this one: torch's fake process group lets it be any rank of any number.
 """
 
-import dataclasses
-
 from stratlab_spec.layout.parallel_dims import resolve_layout
 from stratlab_spec.memory.model_state import describe_ranks
+from stratlab_spec.models.decoder_json import shape_of_json
 from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.settings.config import Config
 from tests.ranks import run_ranks
@@ -80,9 +79,11 @@ def compare(cases):
             assert found == wanted, (chosen.model_name, layout.name, rank, found, wanted)
 
 
-def narrowed(model, **changes):
-    """The published widths with as many layers as two stages need."""
-    return dataclasses.replace(SHAPES[model], layers=2, **changes)
+def narrowed(model, layers=2, **changes):
+    """The published widths with as many layers as two stages need, and names of config.json changed."""
+    whole = SHAPES[model]
+    content = {**whole.arguments, "model_type": whole.family, "num_hidden_layers": layers, **changes}
+    return shape_of_json(content, model)
 
 
 MLP_ADAPTERS = "down_proj,k_proj,up_proj,o_proj"
@@ -97,11 +98,11 @@ def test_given_layouts_adapters_and_uneven_parts():
         (config(dimensions=4, lora_rank=7, lora_targets=MLP_ADAPTERS), 16, narrowed(DENSE)),
         (config(MOE, dimensions=5, lora_rank=8), 8, narrowed(MOE)),
         (given(dp_replicate=2, dp_shard=3, pp=2), 12, narrowed(DENSE)),
-        (given(pp=2, tp=2, pp_schedule="interleaved1f1b"), 8, dataclasses.replace(SHAPES[DENSE], layers=5)),
-        (given(MOE, tp=2, dp_replicate=2, ep=3), 12, narrowed(MOE, experts=129)),
+        (given(pp=2, tp=2, pp_schedule="interleaved1f1b"), 8, narrowed(DENSE, layers=5)),
+        (given(MOE, tp=2, dp_replicate=2, ep=3), 12, narrowed(MOE, num_experts=129)),
         (given(MOE, tp=2, ep=2), 6, narrowed(MOE)),
         (given(cp=3, cp_method="allgather", seq_len=2049, precision="bf16"), 6, narrowed(DENSE)),
-        (given(tp=2, pp=2, global_batch_size=35), 20, narrowed(DENSE, tied=False)),
+        (given(tp=2, pp=2, global_batch_size=35), 20, narrowed(DENSE, tie_word_embeddings=False)),
     ]
     run_ranks(lambda: compare(cases), 1, timeout_s=300)
 

@@ -92,7 +92,7 @@ def test_files_in_bf16_become_fp32_and_adapters_beside_them_are_fresh(tmp_path):
     [
         ("qwen_tiny", "model.layers.3.mlp.up_proj.weight", None, "SL-tensor-absent"),
         ("qwen_tiny", "model.norm.weight", torch.ones(65), "SL-tensor-shape"),
-        ("qwen_moe_tiny", "model.layers.0.mlp.experts.5.up_proj.weight", None, "SL-tensor-piece-absent"),
+        ("qwen_moe_tiny", "model.layers.0.mlp.experts.5.down_proj.weight", None, "SL-tensor-piece-absent"),
         (
             "qwen_moe_tiny",
             "model.layers.0.mlp.experts.5.up_proj.weight",
