@@ -43,7 +43,7 @@ LARGEST_MICRO = {"image": 32, "text": 4}
 """Largest micro-batch that is chosen for a user who names none."""
 DATA = {"image": "digits", "text": "arithmetic"}
 """Built-in data sets."""
-PRETRAINED = "its published weights are loaded; --set init=scratch starts from random ones"
+PRETRAINED = "the model starts from its published weights; --set init=scratch starts from random ones"
 NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 GPU_LIST_S = 10
 
@@ -205,8 +205,8 @@ def _divide(
     """Return the world size and the processes of each node; None = the charts' own."""
     if gpus is None and local_gpus is not None:
         gpus = 1 if strategies == ("single",) else local_gpus or ON_CPU
-        where = "GPUs of this machine" if local_gpus else "CPU processes: no GPU was found on this machine"
-        notes.append(f"{gpus} processes: {where}" if gpus > 1 else "one process")
+        where = "one per GPU of this machine" if local_gpus else "on CPUs, because this machine has no GPU"
+        notes.append(f"{gpus} processes, {where}" if gpus > 1 else "one process")
     if gpus is None:
         return None, None
     if "single" in strategies and gpus > 1:
@@ -235,9 +235,8 @@ def _name_model(model: str, notes: list[str]) -> dict[str, str]:
         if _is_decoder(folder / "config.json"):
             found["task"] = "text"
         has_weights = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
-        notes.append(
-            "its weights are loaded" if has_weights else "it has no weights: training starts from scratch"
-        )
+        source = "the folder's weights" if has_weights else "random weights: the folder has none"
+        notes.append(f"the model starts from {source}")
         return found | {"init": "pretrained" if has_weights else "scratch"}
     if folder.is_dir():
         raise UserError(

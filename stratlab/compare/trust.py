@@ -91,6 +91,7 @@ NOT_COMPARED = (
     "run again on a quiet one",
     "Other work kept the machine busy ({} %), so the times are not comparable: run again on a quiet machine.",
 )
+ONE_PROCESS = "Each run has one process, which shares and sends nothing: this compares only the overhead of strategies."
 UNEVEN = (
     "Uneven steps: one in twenty takes several times the median ({} times): run again on a quiet machine."
 )
@@ -201,6 +202,9 @@ def list_doubts(report: Report) -> list[Doubt]:
     if uneven := find_uneven(read_rows(report)):
         values = ", ".join(f"{run} {format_number(ratio, 0)}" for run, ratio in uneven.items())
         found.append(Doubt("uneven steps", "run again on a quiet machine", UNEVEN.format(values)))
+    compared = [row for row in read_rows(report) if row.is_compared]
+    if len({row.strategy for row in compared}) > 1 and {row.world_size for row in compared} == {1}:
+        found.append(Doubt("one process each", "compare on several GPUs", ONE_PROCESS))
     return found
 
 

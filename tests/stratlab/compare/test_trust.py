@@ -29,6 +29,11 @@ Runs = dict[str, dict[str, Any]]
         (REPEATS, FAIR, 0),
         ({"ddp": {}, "fsdp": {}}, WITH_DOUBTS, 1),  # one repeat
         ({"ddp": {"device": "cpu"}, "fsdp": {"device": "cpu"}}, FAIR, 0),  # no time is ranked
+        (
+            {name: given | {"world_size": 1} for name, given in REPEATS.items()},
+            WITH_DOUBTS,
+            1,
+        ),  # nothing is shared
         (REPEATS | {"zero2": {"lr": 0.5}}, WITH_DOUBTS, 1),  # a run is apart
         ({"ddp-2": {"world_size": 2}, "ddp-4": {"world_size": 4}}, WITH_DOUBTS, 1),  # scaling
         ({"ddp": {}, "fsdp": {"lr": 0.5}}, APART, 0),
