@@ -5,7 +5,7 @@ transformers does not build a mask for a name that its mask registry does not kn
 _preprocess_mask_arguments, 5.23). It passes keyword arguments of the model's forward to the attention function.
 
 A soft cap on scores (Gemma-2) or sinks (gpt-oss) have no kernel in torch: the family's own function stores all scores.
-`check_head` proves for any class that its logits come from its linear head as `Head` computes them.
+`check_head` verifies for any class that `Head` computes the same logits from its linear head.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     norms, router    whole on each rank
 
 `apply_tensor` splits a stage by `build_plan`. The stream between the layers is a plain tensor: [rows, seq, hidden], or
-with sequence parallelism [rows, seq/tp, hidden]. Pipeline stages send the same tensor. Forward takes 2 all-reduces of
-it per layer, or 2 all-gathers and 2 reduce-scatters; backward takes the same.
+with sequence parallelism [rows, seq/tp, hidden]. Pipeline stages send the same tensor. The forward
+pass runs 2 all-reduces of it per layer, or 2 all-gathers and 2 reduce-scatters. The backward pass runs as many.
 
 LoRA adds an adapter B A to a matrix that tp ranks share.
 
