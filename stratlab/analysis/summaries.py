@@ -230,7 +230,7 @@ def build_origin(report: Mapping[str, Any]) -> str:
 
 
 def say_run(report: Row, summary: Row) -> str:
-    """Return how the run went and what its times are worth: its end, its traces, its device, other work.
+    """Return how the run ended and how reliable its times are: its traces, its device, other work.
 
     Args:
         summary: summary.json; empty without one.

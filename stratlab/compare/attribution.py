@@ -94,7 +94,7 @@ def build_attribution(
 
 
 def split_busy(pairs: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
-    """Return (the pairs whose times may be compared, those of a CPU that other work kept busy)."""
+    """Return (pairs with comparable times, pairs measured while other work kept the CPU busy)."""
     return [p for p in pairs if p["times_comparable"]], [p for p in pairs if not p["times_comparable"]]
 
 

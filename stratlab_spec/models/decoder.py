@@ -1,6 +1,7 @@
-"""What is known of a language model without torch: families, parameters, operations per token.
+"""Describe a language model without torch: its family, its parameters and its operations per token.
 
-`split_layers` says how a pipeline cuts the layers.
+`parameter_shapes` names every parameter of a `DecoderShape`. The functions `count_*` derive sizes and FLOPs from it.
+`split_layers` divides the layers among the stages of a pipeline.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ _NORMS = ("input_layernorm", "post_attention_layernorm")
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """The layers of decoders of one kind, as transformers builds them, and the dimensions over which nd splits them."""
+    """The layers of a family of decoders, as transformers builds them, and the dimensions over which nd splits them."""
 
     dims: tuple[str, ...] = ("pp", "tp", "cp")
-    """Beside those of the data: all of them where transformers' tp plan splits q, k and v by heads."""
+    """In addition to the data dimensions; tp requires that transformers' tp plan splits q, k and v by heads."""
     biased: tuple[str, ...] = ()
-    """Projections with a bias, beside those that attention_bias and mlp_bias switch on."""
+    """Projections with a bias, in addition to the projections that attention_bias and mlp_bias select."""
     qk_norm: str = ""
-    """Norms on q and k: of each `head`, or of the `whole` width."""
+    """Norms on q and k: over each `head` or over the `whole` width; "" without norms."""
     norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
     fused: bool = False
-    """One matrix for q, k and v, and one for gate and up."""
+    """Whether one matrix holds q, k and v, and another holds gate and up."""
     experts: bool = False
-    """In every layer."""
+    """Whether every layer has experts."""
     expert_width: str = "intermediate_size"
     """Name of an expert's width in a config.json."""
     sinks: bool = False
-    """One number per head that takes attention; experts and their router have biases."""
+    """Whether each head has a sink, a number that absorbs attention, and experts and their router have biases."""
     scores_kept: bool = False
-    """The attention has a soft cap or sinks, for which torch has no kernel: it stores all scores."""
+    """Whether the attention stores all scores, because torch has no kernel for its soft cap or sinks."""
     window_period: int = 0
-    """Of so many layers all but the last have the sliding window; 1 = all layers, 0 = as the config.json says."""
+    """Of each group of this many layers, all except the last have a window; 1 = all layers, 0 = see config.json."""
     unsaid: Mapping[str, Any] = field(default_factory=dict)
-    """What transformers takes where a config.json says nothing, if it is not DEFAULTS."""
+    """The defaults of transformers for settings that a config.json omits."""
 
 
 _POSITIONS = "max_position_embeddings"
@@ -102,25 +103,25 @@ FAMILIES = {
         },
     ),
 }
-"""By `model_type` of a config.json: what is known without torch. Only the ranks know the parameters of others."""
+"""By the `model_type` of a config.json. The parameters of other families are known only on the ranks."""
 
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """Shape of a decoder; its names in a config.json are in stratlab_spec/models/decoder_json.py."""
+    """Shape of a decoder; stratlab_spec/models/decoder_json.py maps its fields to the names in a config.json."""
 
     family: str
-    """`model_type`: one of FAMILIES, or another decoder of transformers."""
+    """`model_type`: a key of FAMILIES, or another decoder of transformers."""
     layers: int
     hidden: int
     heads: int
     kv_heads: int
     head_dim: int
     intermediate: int
-    """Width of the dense feed-forward part; without effect where there are experts."""
+    """Width of the dense feed-forward part; a mixture of experts ignores it."""
     vocab: int
     tied: bool
-    """The head is the embedding."""
+    """Whether the head shares the weight of the embedding."""
     experts: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
@@ -128,27 +129,27 @@ class DecoderShape:
     biased: tuple[str, ...] = ()
     """Projections with a bias."""
     windows: tuple[int, ...] = ()
-    """Tokens that each layer looks back at, itself included; 0 = all. Empty: no layer has a window."""
+    """Sliding window of each layer in tokens, including the current one; 0 = all tokens. Empty without windows."""
     arguments: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Of transformers' configuration: the config.json."""
+    """Arguments of transformers' configuration: the content of config.json."""
     counted: tuple[int, int] | None = None
-    """(all parameters, those that multiply a token) of a family that is not in FAMILIES, as the ranks count them."""
+    """(all parameters, parameters that multiply a token), counted on the ranks for a family outside FAMILIES."""
 
     @property
     def queries(self) -> int:
-        """Width of all heads together."""
+        """Return the width of all heads together."""
         return self.heads * self.head_dim
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Over which nd can split it, beside those of the data."""
+        """Return the dimensions over which nd can split it, without the data dimensions."""
         return FAMILIES[self.family].dims if self.family in FAMILIES else ()
 
 
 def parameter_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
-    """Shape of every parameter by its name inside the Decoder; no adapters.
+    """Return the shape of every parameter by its name in the Decoder, without adapters.
 
-    A tied head has no entry of its own. Experts are fused, as transformers holds them: gate_up_proj
+    A tied head has no entry of its own. Experts are fused, as in transformers: gate_up_proj
     [expert, 2 * expert_intermediate, hidden] and down_proj [expert, hidden, expert_intermediate].
 
     Raises:
@@ -156,7 +157,7 @@ def parameter_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
     """
     if shape.family not in FAMILIES:
         raise ConfigError(
-            f"model_type {shape.family!r}: its parameters are counted by the ranks only; expected one of "
+            f"model_type {shape.family!r}: only the ranks can count its parameters; expected one of "
             f"{', '.join(FAMILIES)} [SL-decoder-uncounted]"
         )
     hidden = shape.hidden
@@ -213,7 +214,7 @@ def _layer_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
 
 
 def _expert_shapes(shape: DecoderShape, biased: bool) -> dict[str, tuple[int, ...]]:
-    """`biased`: those of gpt-oss, which multiplies from the other side."""
+    """Return the shapes; `biased` selects the transposed matrices of gpt-oss."""
     hidden, experts, inner = shape.hidden, shape.experts, shape.expert_intermediate
     if not biased:
         return {
@@ -232,7 +233,7 @@ def _expert_shapes(shape: DecoderShape, biased: bool) -> dict[str, tuple[int, ..
 
 
 def _gpt2_layer_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
-    """Its matrices are [in, out]."""
+    """Return the shapes of a GPT-2 layer; its matrices are [in, out]."""
     hidden, inner = shape.hidden, shape.intermediate
     layer: dict[str, tuple[int, ...]] = {}
     for name, size in (
@@ -248,22 +249,24 @@ def _gpt2_layer_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
 
 
 def count_parameters(shape: DecoderShape) -> int:
-    """All parameters; a tied head counts once, adapters are left out."""
+    """Return the number of all parameters; a tied head counts once, adapters do not count."""
     if shape.counted:
         return shape.counted[0]
     return sum(math.prod(size) for size in parameter_shapes(shape).values())
 
 
 def count_layer_parameters(shape: DecoderShape) -> int:
-    """Of one decoder block, all experts included."""
+    """Return the number of parameters of one decoder block, including all experts."""
     return sum(math.prod(size) for size in _layer_shapes(shape).values())
 
 
 def count_matmul_parameters(shape: DecoderShape, active_only: bool = True) -> int:
-    """Parameters that multiply a token: no norms, biases or input embedding; the head also where it is tied.
+    """Return the number of parameters that multiply a token.
+
+    Norms, biases and the input embedding do not count. The head counts even if it is tied.
 
     Args:
-        active_only: of the experts those that one token uses, and the router.
+        active_only: count only the experts that one token uses, and the router.
     """
     if shape.counted:
         return shape.counted[1]
@@ -280,12 +283,12 @@ def count_matmul_parameters(shape: DecoderShape, active_only: bool = True) -> in
 
 
 def count_flops_per_token(shape: DecoderShape, seq_len: int, *, causal: bool, lora: bool = False) -> float:
-    """Floating-point operations of forward and backward per token: 6 N + 12 L H Q T (PaLM, arXiv 2204.02311, app. B).
+    """Return the FLOPs of forward and backward per token: 6 N + 12 L H Q T (PaLM, arXiv 2204.02311, app. B).
 
     Args:
-        seq_len: T; for packed documents of lengths s the mean a token sees, sum(s^2) / sum(s).
-        causal: half of the attention term, which is what a causal kernel does; False = the literature's convention.
-        lora: 4 N, for frozen weights need no gradients of their own; the adapters' share is left out.
+        seq_len: T; for packed documents of lengths s, the mean that a token sees: sum(s^2) / sum(s).
+        causal: count half of the attention term, as a causal kernel computes it; False = the literature's convention.
+        lora: count 4 N, because frozen weights need no gradients; the adapters do not count.
     """
     attention = sum(12.0 * shape.queries * _full_length(seq_len, window) for window in shape.windows)
     attention += 12.0 * (shape.layers - len(shape.windows)) * shape.queries * seq_len
@@ -294,19 +297,19 @@ def count_flops_per_token(shape: DecoderShape, seq_len: int, *, causal: bool, lo
 
 
 def _full_length(seq_len: int, window: int) -> float:
-    """Tokens of a row whose causal attention without a window costs as much per token."""
+    """Return the length of a row without a window whose causal attention needs as many operations per token."""
     if not window or window >= seq_len:
         return seq_len
     return window * (2 - window / seq_len)
 
 
 def count_forward_flops_per_token(shape: DecoderShape, seq_len: int, *, causal: bool) -> float:
-    """The forward pass alone: a third of `count_flops_per_token`."""
+    """Return the FLOPs of the forward pass: a third of `count_flops_per_token`."""
     return count_flops_per_token(shape, seq_len, causal=causal) / 3
 
 
 def weight_shapes(shape: DecoderShape, config: Config) -> dict[str, tuple[int, ...]]:
-    """`parameter_shapes` of the model as it is trained: with LoRA peft's names, the adapters beside their bases."""
+    """Return `parameter_shapes` of the trained model: with LoRA, peft's names, and each adapter after its base."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, size in parameter_shapes(shape).items():
         module, _, kind = name.rpartition(".")
@@ -321,7 +324,7 @@ def weight_shapes(shape: DecoderShape, config: Config) -> dict[str, tuple[int, .
 
 
 def is_adapted(module: str, config: Config) -> bool:
-    """Whether LoRA gives this module adapters: a linear layer that is named, or without names the attention's."""
+    """Return whether LoRA adapts this module: a linear layer in `lora_targets`, by default one of the attention."""
     if not module.endswith("_proj") or ".mlp.experts." in module:
         return False
     targets = [target for target in config.lora_targets.split(",") if target]
@@ -331,11 +334,11 @@ def is_adapted(module: str, config: Config) -> bool:
 
 
 VIRTUAL_STAGES = {"1f1b": 1, "gpipe": 1, "interleaved1f1b": 2}
-"""Schedule -> stages of the pipeline that one process holds."""
+"""Schedule -> pipeline stages per process."""
 
 
 def split_layers(layers: int, stages: int) -> list[range]:
-    """The layers of each stage; the first ones get those that are left over, because the last one has the head."""
+    """Return the layers of each stage; the first stages get the extra layers, because the last one has the head."""
     base, extra = divmod(layers, stages)
     ends = [base * (stage + 1) + min(stage + 1, extra) for stage in range(stages)]
     return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]

@@ -1,6 +1,6 @@
-"""Which shape the language model of a run has, and what cannot work with it.
+"""Find the shape of a run's language model, and the settings that it does not support.
 
-`decoder_problems` is what the check before the ranks can refuse of a language model.
+`read_shape` takes it from a preset or a config.json. `decoder_problems` checks the settings before the ranks start.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from stratlab_spec.settings.library_rules import refused_compositions
 
 
 def read_shape(config: Config) -> DecoderShape:
-    """The preset of `model` with the sizes that are given, or the config.json of `model_path` or of a hub id.
+    """Return the preset of `model` with the configured sizes, or the shape in the config.json of a folder or hub id.
 
     Raises:
-        ConfigError: the model is no decoder that can be trained here.
-        DataMissing: there is no config.json to be had.
+        ConfigError: the trainer does not support the model.
+        DataMissing: its config.json is not available.
     """
     if not config.model_path and config.model in SHAPES:
         return resize_decoder(SHAPES[config.model], config)
@@ -32,15 +32,15 @@ def read_shape(config: Config) -> DecoderShape:
 
 
 def read_json(config: Config) -> dict[str, Any]:
-    """The content of the config.json in `model_path` or of a hub id.
+    """Return the content of the config.json in `model_path` or of a hub id.
 
     Raises:
-        ConfigError: the model is neither.
-        DataMissing: there is no such file to be had.
+        ConfigError: the model is neither a folder nor a hub id.
+        DataMissing: the file is not available.
     """
     if not config.model_path and "/" not in config.model:
         raise ConfigError(
-            f"TRAINER_MODEL={config.model!r}: no language model, expected one of {', '.join(TEXT_MODELS)}, a hub "
+            f"TRAINER_MODEL={config.model!r}: not a language model; expected one of {', '.join(TEXT_MODELS)}, a hub "
             "id (owner/name), or a folder in TRAINER_MODEL_PATH [SL-model-no-text]"
         )
     try:
@@ -51,7 +51,7 @@ def read_json(config: Config) -> dict[str, Any]:
 
             path = Path(hf_hub_download(config.model, "config.json"))
         content = json.loads(path.read_text())
-    except Exception as failure:  # network, disk, no JSON: all mean "not to be had"
+    except Exception as failure:  # errors of network, disk and JSON mean that it is not available
         raise DataMissing(
             f"{config.model_setting}: expected a language model in Hugging Face format; its config.json "
             f"cannot be read: {failure} [SL-decoder-json-unreadable]"
@@ -60,11 +60,11 @@ def read_json(config: Config) -> dict[str, Any]:
 
 
 def decoder_problems(config: Config) -> list[str]:
-    """One sentence per setting of a language model that cannot work, as far as that shows without the hub."""
+    """Return one sentence per unsupported setting of a language model; the hub is not contacted."""
     if config.model_path and not Path(config.model_path).is_dir():
         return [no_folder(config)]
     problems: list[str] = []
-    shape = None  # of a model that only the hub knows
+    shape = None  # None = only the hub knows the model
     if config.model_path or "/" not in config.model:
         try:
             shape = read_shape(config)
@@ -74,18 +74,18 @@ def decoder_problems(config: Config) -> list[str]:
             return [str(failure)]
     if shape and config.seq_len > shape.max_positions:
         problems.append(too_long(config, shape.max_positions))
-    if config.strategy != "nd":  # there with the axes: stratlab_spec/layout/layout_rules.py
+    if config.strategy != "nd":  # nd checks them with its axes: stratlab_spec/layout/layout_rules.py
         problems += refused_compositions(config, experts=shape.experts > 0) if shape else ()
         problems += size_problems(config)
     problems += _weights_problems(config)
     if any(target.split(".")[-1] == "lm_head" for target in config.lora_targets.split(",")):
-        wanted = "expected projections of the layers"
-        problems.append(f"TRAINER_LORA_TARGETS: lm_head gets no adapters, {wanted} [SL-lora-lm-head]")
+        wanted = "name projections of the layers instead"
+        problems.append(f"TRAINER_LORA_TARGETS: LoRA does not adapt lm_head; {wanted} [SL-lora-lm-head]")
     return problems
 
 
 def size_problems(config: Config) -> list[str]:
-    """One sentence per rule that the sizes given instead of a preset's own break."""
+    """Return one sentence per rule that the configured sizes of a preset break."""
     preset = None if config.model_path else SHAPES.get(config.model)
     return [*decoder_size_problems(preset, config)] if preset else []
 
@@ -97,8 +97,8 @@ def _weights_problems(config: Config) -> Iterator[str]:
         yield no_weights(f"TRAINER_MODEL_PATH={config.model_path!r}")
     elif "quantization_config" in _content(config):
         yield (
-            f"{config.model_setting}: its weights are quantized, which are not trained; expected weights of 16 or 32 "
-            "bits [SL-decoder-quantized]"
+            f"{config.model_setting}: its weights are quantized, which the trainer does not support; use weights of "
+            "16 or 32 bits [SL-decoder-quantized]"
         )
     elif not config.model_path and not hub_id(config):
         yield unpublished(config.model, TEXT_HUB_IDS)
@@ -108,40 +108,42 @@ def _content(config: Config) -> dict[str, Any]:
     if config.model_path or "/" in config.model:
         try:
             return read_json(config)
-        except DataMissing:  # named elsewhere
+        except DataMissing:  # `decoder_problems` reports it
             return {}
     return {"quantization_config": {}} if config.model in QUANTIZED else {}
 
 
 def no_folder(config: Config) -> str:
-    """The sentence for a `model_path` where nothing is."""
+    """Return the message for a `model_path` that does not exist."""
     return f"TRAINER_MODEL_PATH={config.model_path!r}: no such folder [SL-model-folder-absent]"
 
 
 def no_weights(named: str) -> str:
-    """The sentence for a folder without tensors.
+    """Return the message for a folder without tensors.
 
     Args:
-        named: the setting that led to it.
+        named: the setting that names the folder.
     """
-    return f"{named}: holds no *.safetensors, which TRAINER_INIT='pretrained' loads [SL-weights-absent]"
+    return (
+        f"{named}: the folder lacks *.safetensors, which TRAINER_INIT='pretrained' loads [SL-weights-absent]"
+    )
 
 
 def too_long(config: Config, positions: int) -> str:
-    """The sentence for rows that are longer than the model."""
+    """Return the message for rows that exceed the model's positions."""
     return (
-        f"TRAINER_SEQ_LEN={config.seq_len}: {config.model_name} knows {positions} positions "
+        f"TRAINER_SEQ_LEN={config.seq_len}: {config.model_name} supports at most {positions} positions "
         "[SL-seq-len-above-model]"
     )
 
 
 def unpublished(name: str, having: Iterable[str]) -> str:
-    """The sentence for a network without published weights.
+    """Return the message for a model without published weights.
 
     Args:
-        having: those that have some.
+        having: the models with published weights.
     """
     return (
-        f"TRAINER_INIT='pretrained': nobody has published weights of {name}; there are some of {', '.join(having)} and "
-        "of models on the hub (owner/name), or name a folder in TRAINER_MODEL_PATH [SL-weights-unpublished]"
+        f"TRAINER_INIT='pretrained': {name} lacks published weights; use one of {', '.join(having)}, a model on the "
+        "hub (owner/name), or a folder in TRAINER_MODEL_PATH [SL-weights-unpublished]"
     )

@@ -1,7 +1,8 @@
-"""A decoder's config.json, as transformers writes it, and sizes that are given instead: which shape they describe.
+"""Read the shape of a decoder from transformers' config.json, and replace sizes by configured ones.
 
-transformers builds the model from the same content (trainer/models/decoder.py). So only what decides sizes, counts and
-rules is read here, and what no decoder is trained with is refused.
+`shape_of_json` reads only the values that decide sizes, counts and rules, and rejects unsupported ones. transformers
+builds the model from the same content (trainer/models/decoder.py). `resize_decoder` and `resize_vit` change the sizes
+of presets; `decoder_size_problems` and `vit_size_problems` check the result.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NAMES = {
     "intermediate": "intermediate_size",
     "vocab": "vocab_size",
 }
-"""Of a DecoderShape's sizes -> in a config.json."""
+"""Size of a DecoderShape -> its name in a config.json."""
 ALIASES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "hidden_size": ("n_embd", "d_model"),
@@ -33,11 +34,11 @@ ALIASES = {
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
     "max_position_embeddings": ("n_positions", "max_sequence_length"),
 }
-"""Other spellings."""
+"""Name in a config.json -> other spellings of some families."""
 FULL, SLIDING = "full_attention", "sliding_attention"
-"""Of `layer_types`."""
+"""Supported values in `layer_types`."""
 ROPE_TYPES = ("default", "linear", "llama3", "yarn", "proportional")
-"""Those that depend on nothing but a token's position: not on the longest row of a micro-batch."""
+"""Types that depend only on a token's position, not on the longest row of a micro-batch."""
 
 
 def _spelled(content: Mapping[str, Any], name: str) -> str:
@@ -45,19 +46,19 @@ def _spelled(content: Mapping[str, Any], name: str) -> str:
 
 
 def text_part(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config.json of the language model inside one that also takes images."""
+    """Return the language model's part of a config.json; a model for images and text nests it."""
     inner = content.get("text_config")
     return inner if isinstance(inner, dict) and inner.get("model_type") else content
 
 
 def shape_of_json(content: Mapping[str, Any], named: str) -> DecoderShape:
-    """The shape that a config.json of transformers describes.
+    """Return the shape that a config.json of transformers describes.
 
     Args:
-        named: the setting that led to it, for the error.
+        named: the setting that names the model, for errors.
 
     Raises:
-        ConfigError: no decoder, or a part of it that no decoder is trained with; everything at once.
+        ConfigError: not a decoder, or unsupported parts; lists all of them.
     """
     content = text_part(content)
     model_type = str(content.get("model_type", ""))
@@ -100,7 +101,7 @@ def _biased(family: Family | None, said: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _windows(family: Family | None, said: Mapping[str, Any], layers: int) -> tuple[int, ...]:
-    """Families say it in different ways: with a switch beside the width, by the width alone, or layer by layer."""
+    """Return the window of each layer. Families write a switch and a width, only a width, or one type per layer."""
     width = said.get("sliding_window") or 0
     if "use_sliding_window" in said and not said["use_sliding_window"]:
         width = 0
@@ -124,7 +125,7 @@ _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_siz
 
 def _parts_not_built(model_type: str, family: Family | None, said: Mapping[str, Any]) -> Iterator[str]:
     if not model_type:
-        yield "its config.json has no model_type, expected a decoder of transformers [SL-decoder-family]"
+        yield "its config.json lacks model_type; expected a decoder of transformers [SL-decoder-family]"
         return
     needed = [*_NEEDED, *(["intermediate_size"] if family and model_type != "gpt2" else [])]
     if family and family.experts:
@@ -133,7 +134,7 @@ def _parts_not_built(model_type: str, family: Family | None, said: Mapping[str, 
     if family and family.experts and not _experts(said):
         absent.append("num_experts")
     for name in absent:
-        yield f"its config.json does not say {name} [SL-decoder-json-incomplete]"
+        yield f"its config.json lacks {name} [SL-decoder-json-incomplete]"
     for kind in sorted(_rope_types(said) - {*ROPE_TYPES}):
         yield f"rope_type {kind!r}, expected one of {', '.join(ROPE_TYPES)} [SL-decoder-rope]"
     if others := sorted({*(said.get("layer_types") or ())} - {FULL, SLIDING}):
@@ -154,17 +155,20 @@ def _rope_types(said: Mapping[str, Any]) -> set[str]:
 
 
 Vit = TypeVar("Vit", bound=Any)
-"""Of stratlab_spec/models/model_specs.py, which reads this."""
+"""A shape of stratlab_spec/models/model_specs.py, which imports this module."""
 
 
 def resize_vit(preset: Vit, config: Settings) -> Vit:
-    """The preset with the given sizes; whether they fit each other is not looked at."""
+    """Return the preset with the configured sizes, unchecked; see `vit_size_problems`."""
     return dataclasses.replace(preset, **given_sizes(config, VIT_SIZES))
 
 
 def resize_decoder(preset: DecoderShape, config: Settings) -> DecoderShape:
-    """The same of a decoder. A head is hidden / heads wide where the preset's is; of a mixture of experts the
-    intermediate size is that of each expert."""
+    """Return the preset with the configured sizes.
+
+    A head is hidden / heads wide if this holds in the preset. In a mixture of experts, `intermediate` is the width of
+    each expert.
+    """
     given = given_sizes(config, DECODER_SIZES)
     if not given:
         return preset
@@ -185,18 +189,18 @@ def _width_name(preset: DecoderShape) -> str:
 
 
 def splits_hidden(preset: DecoderShape) -> bool:
-    """Whether its heads share the hidden size."""
+    """Return whether the widths of its heads sum to the hidden size."""
     return preset.queries == preset.hidden
 
 
 def vit_size_problems(hidden: int, heads: int, config: Settings) -> Iterator[str]:
-    """One sentence per rule that the sizes of a vision transformer break."""
+    """Yield one sentence per rule that the sizes of a vision transformer break."""
     if given_sizes(config, VIT_SIZES):
         yield from _hidden_problems(hidden, heads, even=False)
 
 
 def decoder_size_problems(preset: DecoderShape, config: Settings) -> Iterator[str]:
-    """One sentence per rule that the sizes of a decoder break."""
+    """Yield one sentence per rule that the sizes of a decoder break."""
     if not given_sizes(config, DECODER_SIZES):
         return
     shape = resize_decoder(preset, config)
@@ -211,7 +215,7 @@ def decoder_size_problems(preset: DecoderShape, config: Settings) -> Iterator[st
 
 
 def _hidden_problems(hidden: int, heads: int, even: bool) -> Iterator[str]:
-    """`even`: rotary positions turn pairs of numbers of each head."""
+    """Yield the problem; with `even` heads have even widths, because rotary positions rotate pairs of numbers."""
     step = heads * (2 if even else 1)
     if hidden % step:
         why = (

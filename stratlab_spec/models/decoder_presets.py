@@ -1,6 +1,7 @@
-"""Published decoders by name, as their config.json on the hub describes them, and small ones for tests.
+"""List published decoders by name, as their config.json on the hub describes them, and small ones for tests.
 
-What a file there says beside sizes, positions and windows is left out: it is transformers' default.
+`SHAPES` holds their shapes. Entries that equal transformers' defaults are omitted. `hub_id` names the model on the hub
+that a run needs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _sizes(
 
 
 def _llama3(sizes: dict[str, Any], tied: bool, factor: float) -> dict[str, Any]:
-    """Llama 3.1 and 3.2 (config.json of meta-llama/Llama-3.*)."""
+    """Return the content for Llama 3.1 and 3.2 (config.json of meta-llama/Llama-3.*)."""
     rope = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     return {
         "model_type": "llama",
@@ -40,7 +41,7 @@ def _llama3(sizes: dict[str, Any], tied: bool, factor: float) -> dict[str, Any]:
 
 
 def _qwen(family: str, sizes: dict[str, Any], tied: bool, **others: Any) -> dict[str, Any]:
-    """Qwen2.5-Instruct and Qwen3 (config.json of Qwen/*)."""
+    """Return the content for Qwen2.5-Instruct and Qwen3 (config.json of Qwen/*)."""
     common = {"rope_theta": 1_000_000.0, "rms_norm_eps": 1e-6, "use_sliding_window": False}
     return {"model_type": family, **sizes, "tie_word_embeddings": tied, **common, **others}
 
@@ -176,13 +177,13 @@ TEXT_HUB_IDS = {
     "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
     "gpt-oss-20b": "openai/gpt-oss-20b",
 }
-"""Whose published weights init=pretrained loads."""
+"""Name -> hub id of the published weights that init=pretrained loads."""
 QUANTIZED = ("gpt-oss-20b",)
-"""Whose published weights have fewer than 16 bits."""
+"""Models with published weights of fewer than 16 bits."""
 
 
 def hub_id(config: Config) -> str:
-    """The hub id whose configuration or weights this run needs; "" = none."""
+    """Return the hub id that provides this run's configuration or weights; "" without one."""
     if config.model_path:
         return ""
     if config.model in SHAPES:

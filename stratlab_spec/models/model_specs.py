@@ -1,9 +1,9 @@
-"""What is known of an image model before it is built, without torch: its shape, its preprocessing, its classes.
+"""Describe an image model before it is built, without torch: its shape, its preprocessing, its classes.
 
-`Preprocessing` says how stored pixels become what a model takes: resized, the middle cut out, normalised. The shapes of
-vision transformers stand here, those of other networks in the registry. `model_problems` has what the pre-flight check
-can refuse of any model. Names of the classes of weights, as their config.json has them, are held against those of a
-data set. IMAGE_SIZES has the edge of images that each named network has where `image_size` is 0, for tools that may not
+`Preprocessing` defines the steps from stored pixels to a model's input: resize, crop the centre, normalize. The shapes
+of vision transformers are in this module, the shapes of other networks in the registry. `model_problems` checks the
+settings of any model before the ranks start. `match_names` compares the classes in the weights' config.json with the
+classes of a data set. IMAGE_SIZES maps each named network to its image edge for `image_size` 0, for tools that may not
 import the trainer.
 """
 
@@ -28,23 +28,22 @@ from stratlab_spec.settings.library_rules import NONE
 from stratlab_spec.settings.wording import name_first
 
 FILE = "preprocessor_config.json"
-"""As transformers calls it, in a model's folder."""
+"""transformers' name of the file in a model's folder."""
 PIL_NUMBERS = {"nearest": 0, "bilinear": 2, "bicubic": 3}
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The defaults give -1 to 1 and the whole image: what networks that start from scratch are trained with.
+    """Preprocessing of images; by default the whole image in a range of -1 to 1, as for networks from scratch.
 
     Attributes:
-        mean: of each channel, or one for all, where a pixel goes from 0 to 1.
-        std: what is divided by, likewise.
-        image_size: pixels of an edge that the weights were trained with; 0 = not told.
-        resize: edge before the middle is cut out of it; 0 = nothing is cut off. Scales with the size that
-            a run asks for.
+        mean: of each channel, or one for all channels, for pixels from 0 to 1.
+        std: divisor of each channel, or one for all channels.
+        image_size: edge in pixels of the images that the weights were trained with; 0 = unknown.
+        resize: edge in pixels before the centre crop; 0 = do not crop. It scales with the image size of the run.
         interpolation: of the resizing, always with antialiasing.
-        source: whose these numbers are.
+        source: origin of these values.
     """
 
     mean: tuple[float, ...] = (0.5,)
@@ -55,13 +54,13 @@ class Preprocessing:
     source: str = "the lab's own: -1 to 1"
 
     def resized_edge(self, image_size: int) -> int:
-        """Pixels of an edge before the middle, `image_size`, is cut out."""
+        """Return the edge in pixels before the centre crop to `image_size`."""
         if not self.resize or not self.image_size:
             return image_size
         return round(image_size * self.resize / self.image_size)
 
     def as_dict(self) -> dict[str, Any]:
-        """For config.json."""
+        """Return the content for config.json."""
         return dataclasses.asdict(self)
 
 
@@ -69,7 +68,7 @@ PLAIN = Preprocessing()
 
 
 def write_preprocessing(how: Preprocessing, image_size: int, folder: Path) -> None:
-    """Writes it in transformers' format: `AutoImageProcessor.from_pretrained(folder)` makes the same pixels."""
+    """Write it in transformers' format: `AutoImageProcessor.from_pretrained(folder)` gives the same pixels."""
     edge = how.resized_edge(image_size)
     content = {
         "image_processor_type": "ViTImageProcessor",
@@ -88,7 +87,7 @@ def write_preprocessing(how: Preprocessing, image_size: int, folder: Path) -> No
 
 
 def read_image_size(folder: Path) -> int:
-    """Pixels of an edge that the processor of this folder gives its model; 0 where that is not told."""
+    """Return the edge in pixels of the images that the folder's processor produces; 0 if unknown."""
     content = read_object(folder / FILE)
     size = content.get("crop_size") if content.get("do_center_crop") else content.get("size")
     if isinstance(size, dict):
@@ -98,7 +97,7 @@ def read_image_size(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class VitShape:
-    """Shape of a vision transformer. Sizes from the ViT paper (arXiv 2010.11929), table 1; tiny is ours."""
+    """Shape of a vision transformer. Sizes are from the ViT paper (arXiv 2010.11929, table 1), except tiny."""
 
     hidden: int
     layers: int
@@ -123,12 +122,12 @@ HUB_IDS = {
     "vit_large": "google/vit-large-patch16-224",
     "vit_huge": "google/vit-huge-patch14-224-in21k",
 }
-"""Whose published weights init=pretrained loads."""
+"""Name -> hub id of the published weights that init=pretrained loads."""
 PUBLISHED = (*HUB_IDS, *TORCHVISION)
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A file's JSON object; empty where there is none, or none that can be read."""
+    """Return the JSON object in a file; empty if the file is missing, unreadable or not an object."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -137,12 +136,12 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_model_json(config: Config) -> dict[str, Any]:
-    """The content of config.json in `model_path`; empty where there is none."""
+    """Return the content of config.json in `model_path`; empty without a readable one."""
     return read_object(Path(config.model_path) / "config.json")
 
 
 def registered_name(config: Config) -> str:
-    """Which of our own architectures it is; "" = one that Hugging Face's library builds from a config.json."""
+    """Return the name of a built-in architecture; "" if transformers builds the model from a config.json."""
     if config.model_path:
         return str(read_model_json(config).get("stratlab_model", ""))
     name = FINETUNED_NETWORKS.get(config.model, config.model)
@@ -150,13 +149,13 @@ def registered_name(config: Config) -> str:
 
 
 def read_vit_shape(config: Config) -> VitShape | None:
-    """The preset of `model` with the sizes that are given; None = no vision transformer of ours."""
+    """Return the preset of `model` with the configured sizes; None if it is not a built-in vision transformer."""
     name = registered_name(config)
     return resize_vit(VIT[name], config) if name in VIT else None
 
 
 def default_image_size(config: Config) -> int:
-    """Pixels of an edge that the model was published with; 224 where that is known on the hub only."""
+    """Return the edge in pixels of the model's images; 224 if only the hub knows it."""
     name = registered_name(config)
     if name in VIT:
         return VIT[name].image
@@ -171,7 +170,7 @@ def default_image_size(config: Config) -> int:
 
 
 def image_size_problem(config: Config, image_size: int) -> str | None:
-    """Why this model cannot take images of this size, or None."""
+    """Return why the model does not support images of this size, or None."""
     name = registered_name(config)
     if name in TORCHVISION:
         smallest = NETWORKS[name].smallest
@@ -195,12 +194,14 @@ def image_size_problem(config: Config, image_size: int) -> str | None:
 
 
 def model_problems(config: Config) -> list[str]:
-    """One sentence per setting of the model that cannot work, as far as that shows without loading it."""
+    """Return one sentence per unsupported setting of the model, without loading it."""
     if config.is_text:
         return decoder_problems(config)
     if config.model in TEXT_MODELS:
         named = f"TRAINER_TASK='image', TRAINER_MODEL={config.model!r}"
-        return [f"{named}: is a language model [SL-model-text-for-images]"]
+        return [
+            f"{named}: is a language model; set TRAINER_TASK='text' or choose an image model [SL-model-text-for-images]"
+        ]
     if problems := list(_folder_problems(config)):
         return problems
     name, recomputed, shape = registered_name(config), config.activation_checkpointing, read_vit_shape(config)
@@ -223,7 +224,7 @@ def _folder_problems(config: Config) -> Iterator[str]:
         yield no_folder(config)
     elif not read_model_json(config):
         yield (
-            f"{named}: holds no readable config.json, expected a model in Hugging Face format "
+            f"{named}: config.json is missing or unreadable; expected a model in Hugging Face format "
             "[SL-model-json-absent]"
         )
     elif (name := registered_name(config)) and name not in MODELS:
@@ -236,38 +237,39 @@ def _folder_problems(config: Config) -> Iterator[str]:
 
 
 def nothing_to_adapt(name: str) -> str:
-    """The sentence for a model that has nothing to adapt."""
+    """Return the message for a model without layers that LoRA adapts."""
     return (
-        f"TRAINER_LORA_RANK: {name} has no linear or ungrouped convolution layer but its head "
+        f"TRAINER_LORA_RANK: {name} lacks linear and ungrouped convolution layers outside its head "
         "[SL-lora-nothing]"
     )
 
 
 def compiled_batch_norm(name: str, setting: str) -> str:
-    """The sentence for recomputed batch norm, whose statistics torch.compile cannot be told to leave alone."""
+    """Return the message for recomputed batch norm: torch.compile cannot freeze its statistics in the recomputation."""
     return (
-        f"TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING={setting}: not both with {name}, which has batch norm "
-        "(torch.compile takes no such recomputation) [SL-batch-norm-compiled]"
+        f"TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING={setting}: use only one of them with {name}, "
+        "because torch.compile does not support recomputed batch norm [SL-batch-norm-compiled]"
     )
 
 
 def has_batch_norm(config: Config) -> bool:
-    """Whether each sample's loss depends on the others of its micro-batch; not known of models from the hub."""
+    """Return whether a sample's loss depends on the rest of its micro-batch; False for models from the hub."""
     name = registered_name(config)
     return name in TORCHVISION and name != "vgg"
 
 
 def no_batch_norm(name: str) -> str:
-    """The sentence for a model that has nothing to synchronise."""
-    return f"TRAINER_BATCH_NORM=synchronised: {name} has no batch norm; leave it out [SL-batch-norm-absent]"
+    """Return the message for a model without batch norm to synchronise."""
+    return (
+        f"TRAINER_BATCH_NORM=synchronised: {name} lacks batch norm; remove the setting [SL-batch-norm-absent]"
+    )
 
 
 def count_batch_norm_samples(config: Config, processes: int) -> int | None:
-    """Of how many samples a layer takes mean and variance while it trains; None without batch norm, and where that is
-    not known.
+    """Return the number of samples in a layer's training statistics; None without batch norm or if unknown.
 
     Args:
-        processes: that have samples of their own.
+        processes: number of processes with different samples.
     """
     if not has_batch_norm(config) and config.batch_norm == "local":
         return None
@@ -275,10 +277,10 @@ def count_batch_norm_samples(config: Config, processes: int) -> int | None:
 
 
 def lone_value_problem(config: Config, processes: int) -> str | None:
-    """Why batch norm has nothing to take a deviation of, or None: one value per channel, once the image is 1 x 1.
+    """Return why batch norm has only one value per channel, as for one sample of 1 x 1 pixels; or None.
 
     Args:
-        processes: that have samples of their own.
+        processes: number of processes with different samples.
     """
     name = registered_name(config)
     if config.is_text or config.mode == "evaluate" or not has_batch_norm(config):
@@ -289,20 +291,20 @@ def lone_value_problem(config: Config, processes: int) -> str | None:
     shared = ", TRAINER_BATCH_NORM=synchronised" if processes > 1 else ""
     return (
         f"TRAINER_MICRO_BATCH_SIZE=1, TRAINER_IMAGE_SIZE={size}: the batch norm of {name} needs more than one value "
-        f"per channel, so two samples{shared} or a larger image [SL-batch-norm-one-sample]"
+        f"per channel; use two samples{shared} or a larger image [SL-batch-norm-one-sample]"
     )
 
 
 UNNAMED = re.compile(r"LABEL_\d+")
-"""What transformers calls a class that has no name."""
+"""transformers' name of a class without a name."""
 MOST_NAMED = 5
 
 
 def read_names(content: Mapping[str, Any]) -> list[str]:
-    """In the order of the outputs; none where the file names none.
+    """Return the names of the classes in the order of the outputs; empty if the file lacks them.
 
     Args:
-        content: of a config.json, ours or transformers'.
+        content: of a config.json, from this project or transformers.
     """
     if names := content.get("class_names"):
         return [str(name) for name in names]
@@ -315,10 +317,10 @@ def read_names(content: Mapping[str, Any]) -> list[str]:
 
 
 def match_names(known: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
-    """For each wanted class its place among the known ones; None: they are not the same classes.
+    """Return the index in `known` of each class in `wanted`, or None if the classes differ.
 
-    Names that differ only by case, blanks, underscores or the writing of an accent are one name, unless that made two
-    of a side equal. Where one side has no names, the caller compares their number: the order is kept.
+    Names that differ only in case, blanks, underscores or the encoding of an accent count as equal, unless this makes
+    two names of one list equal. If one list is empty, the order stays, and the caller compares the numbers.
     """
     if not known or not wanted:
         return list(range(len(wanted)))
@@ -331,9 +333,9 @@ def match_names(known: Sequence[str], wanted: Sequence[str]) -> list[int] | None
 
 
 def describe_other(known: Sequence[str], wanted: Sequence[str], data: str) -> str:
-    """How two lists of classes differ, for a sentence that begins with the weights."""
+    """Return how two lists of classes differ, for a message that begins with the weights."""
     if len(known) != len(wanted):
-        return f"tells {len(known)} classes apart, the data set {data} has {len(wanted)}"
+        return f"distinguishes {len(known)} classes, but the data set {data} has {len(wanted)}"
     here, there = (
         name_first([repr(name) for name in one if name not in other], MOST_NAMED)
         for one, other in ((known, wanted), (wanted, known))
@@ -342,12 +344,12 @@ def describe_other(known: Sequence[str], wanted: Sequence[str], data: str) -> st
 
 
 def hash_names(names: Sequence[str]) -> str:
-    """Equal for the same names in the same order alone."""
+    """Return a hash that is equal only for the same names in the same order."""
     return hashlib.sha256("\0".join(names).encode()).hexdigest()
 
 
 def compose_accents(name: str) -> str:
-    """One writing of a name: macOS stores an accent as a character of its own, Linux does not."""
+    """Return the composed form of a name: macOS stores an accent as a separate character, Linux does not."""
     return unicodedata.normalize("NFC", name)
 
 

@@ -1,10 +1,11 @@
-"""The teacher of a run: where it lies, what it must have in common with the student. Without torch.
+"""Find the teacher of a run and check that it fits the student, without torch.
 
 teacher      demo/large ─▶ <results>/demo/large/model     a finished run's exported weights
-             /models/t  ─▶ that folder, or its model/ where it is a run's
+             /models/t  ─▶ that folder, or its model/ if it is a run's
              resnet, qwen2.5-3b, owner/name ─▶ published weights
 
-The hub is asked last, and only for what nothing here can tell.
+`find_teacher_folder` searches the results and local folders. `teacher_problems` compares teacher and student. It
+contacts the hub last, and only for values that local files lack.
 """
 
 from __future__ import annotations
@@ -40,21 +41,23 @@ from stratlab_spec.registry import SIZES
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.fields import HUB_ID, MODELS, TEXT_MODELS
 
-HOW_WEIGHTS = "one leaves them at its end if it has a checkpoint, as with TRAINER_CHECKPOINT_EVERY above 0"
+HOW_WEIGHTS = (
+    "a run exports weights at its end if it has a checkpoint, as with TRAINER_CHECKPOINT_EVERY above 0"
+)
 HUB_TRIES = 2
 HUB_PAUSE_S = 1.0
 NAMED_RUNS = 5
-"""At most so many of a comparison's runs are named."""
+"""Largest number of a comparison's runs in a message."""
 
 
 def said_teacher(config: Config) -> str:
-    """How an error names it."""
+    """Return the setting and its value, for errors."""
     return f"TRAINER_TEACHER={config.teacher!r}"
 
 
 @contextmanager
 def naming_the_teacher(config: Config) -> Iterator[None]:
-    """What its files alone tell is refused in its name, not in those of settings that nobody has set."""
+    """Prefix errors from the teacher's files with TRAINER_TEACHER, because the user set only this setting."""
     try:
         yield
     except ConfigError as failure:
@@ -64,7 +67,7 @@ def naming_the_teacher(config: Config) -> Iterator[None]:
 
 
 def expected_teachers(config: Config) -> str:
-    """What may stand there."""
+    """Return the allowed values of the setting, for errors."""
     published = ", ".join(TEXT_HUB_IDS if config.is_text else PUBLISHED)
     return (
         f"a finished run (<comparison>/<run> below TRAINER_RESULTS={config.results!r}), a folder in Hugging Face "
@@ -73,16 +76,16 @@ def expected_teachers(config: Config) -> str:
 
 
 def find_teacher_folder(config: Config) -> Path | None:
-    """None = a name or a hub id.
+    """Return the folder of the teacher; None for a name or a hub id.
 
     Raises:
-        ConfigError: it is neither, or a run that cannot teach.
+        ConfigError: it is not a folder, a name or a hub id; or it is a run without weights, or this run.
     """
     given, own = Path(config.teacher), Path(config.results) / config.comparison / config.run
     places = (Path(config.results) / given, given)  # an absolute path stays itself
     for path in places:
         if path.resolve() in (own.resolve(), (own / "model").resolve()):
-            problem = "is this run itself; expected another run, a finished one [SL-teacher-itself]"
+            problem = "is this run itself; name another, finished run [SL-teacher-itself]"
             raise ConfigError(f"{said_teacher(config)}: {problem}")
         if (path / "model" / "config.json").is_file():
             return path / "model"
@@ -97,18 +100,18 @@ def find_teacher_folder(config: Config) -> Path | None:
         raise ConfigError(f"{said_teacher(config)}: {problem}")
     if re.fullmatch(HUB_ID, config.teacher):
         return None
-    lacks = "holds no config.json" if any(path.is_dir() for path in places) else "no such folder"
+    lacks = "the folder lacks config.json" if any(path.is_dir() for path in places) else "no such folder"
     raise ConfigError(
-        f"{said_teacher(config)}: {lacks}, expected {expected_teachers(config)} [SL-teacher-absent]"
+        f"{said_teacher(config)}: {lacks}; expected {expected_teachers(config)} [SL-teacher-absent]"
     )
 
 
 def _no_weights(run: Path) -> str:
-    return f"the run in {run} has left no weights; {HOW_WEIGHTS} [SL-teacher-run-no-weights]"
+    return f"the run in {run} lacks exported weights; {HOW_WEIGHTS} [SL-teacher-run-no-weights]"
 
 
 def _lost_run(config: Config) -> str:
-    """Why it can only be a run of the results folder, but none that is there; "" = it may be something else."""
+    """Return why the value names a missing run of an existing comparison; "" if it may be a hub id."""
     comparison, _, run = config.teacher.partition("/")
     folder = Path(config.results) / comparison
     if Path(config.teacher).is_absolute() or not run or not folder.is_dir():
@@ -118,17 +121,17 @@ def _lost_run(config: Config) -> str:
     found = sorted(path.name for path in folder.iterdir() if path.is_dir())
     named = ", ".join(found[:NAMED_RUNS]) + (", ..." if len(found) > NAMED_RUNS else "")
     return (
-        f"no such run below TRAINER_RESULTS={config.results!r}: the comparison {comparison!r} there holds "
-        f"{named or 'no run'}; the hub was not asked, as that comparison goes before an owner of that name "
+        f"no such run below TRAINER_RESULTS={config.results!r}: comparison {comparison!r} there contains "
+        f"{named or 'no run'}; the hub was not contacted, because a comparison has priority over an owner of its name "
         "[SL-teacher-run-absent]"
     )
 
 
 def fetch_teacher_json(config: Config, source: str) -> dict[str, Any]:
-    """The config.json of a hub id, from the hub or its cache.
+    """Return the config.json of a hub id, from the hub or its cache.
 
     Raises:
-        DataMissing: neither has it; told after a few tries, where the hub's own client goes on for half a minute.
+        DataMissing: neither has it. Raised after HUB_TRIES tries; the hub's own client would retry for half a minute.
     """
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
@@ -136,20 +139,20 @@ def fetch_teacher_json(config: Config, source: str) -> dict[str, Any]:
         if not isinstance(try_to_load_from_cache(source, "config.json"), str):
             _ask(source)
         return read_object(Path(hf_hub_download(source, "config.json")))
-    except Exception as failure:  # network, disk, no such model: all mean "not to be had"
+    except Exception as failure:  # errors of network, disk and hub mean that it is not available
         raise DataMissing(
-            f"no such run below TRAINER_RESULTS={config.results!r} and no such folder, and {source} is neither on the "
-            f"hub nor in its cache: {_first_line(failure)} [SL-teacher-unfetched]"
+            f"no such run below TRAINER_RESULTS={config.results!r}, no such folder, and {source} cannot be fetched "
+            f"from the hub or its cache: {_first_line(failure)} [SL-teacher-unfetched]"
         ) from failure
 
 
 def _ask(source: str) -> None:
-    """Raises what keeps the hub from giving it; a hub that does not answer is asked again."""
+    """Raise the hub's error if it does not provide the file; retry if the hub does not answer."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
 
     if constants.HF_HUB_OFFLINE:
-        raise ConnectionError("HF_HUB_OFFLINE is set, so the hub was not asked")
+        raise ConnectionError("HF_HUB_OFFLINE is set, so the hub was not contacted")
     for left in reversed(range(HUB_TRIES)):
         try:
             get_hf_file_metadata(hf_hub_url(source, "config.json"))
@@ -166,61 +169,59 @@ def _first_line(failure: Exception) -> str:
 
 
 def kind_problem(config: Config, teacher: Config) -> str | None:
-    """Why it cannot teach the model of `config`, whatever its numbers are; None = nothing of that kind shows.
+    """Return why this kind of model cannot teach the model of `config`, or None; sizes are not compared.
 
     Args:
-        teacher: the settings under which it is built.
+        teacher: the settings that build it.
     """
     ours, folder = registered_name(teacher), teacher.model_path
     if not folder:
-        if not ours:  # of the hub
+        if not ours:  # a model of the hub
             return None
         if problem := _wrong_kind(config, ours in TEXT_MODELS):
             return f"{problem}; expected {expected_teachers(config)} [SL-teacher-kind]"
         if ours not in (*PUBLISHED, *TEXT_HUB_IDS):
             expected = expected_teachers(config)
-            return f"nobody has published weights of {ours}; expected {expected} [SL-teacher-unpublished]"
+            return f"{ours} lacks published weights; expected {expected} [SL-teacher-unpublished]"
         return None
     content = read_model_json(teacher)
     family = str(text_part(content).get("model_type", ""))
     if not content:
         wanted = "expected a model in Hugging Face format"
-        return f"{folder} holds no readable config.json, {wanted} [SL-teacher-json-absent]"
+        return f"config.json in {folder} is missing or unreadable; {wanted} [SL-teacher-json-absent]"
     if ours and ours not in MODELS:
         known = ", ".join(MODELS)
         return (
-            f"the config.json of {folder} names the architecture {ours!r}, expected one of {known} "
+            f"the config.json of {folder} names the architecture {ours!r}; expected one of {known} "
             "[SL-teacher-architecture]"
         )
     if problem := _wrong_kind(config, family in FAMILIES):
         found = f"the architecture {ours}" if ours else f"model_type {family!r}"
-        allowed = f", expected model_type {' or '.join(FAMILIES)}" if config.is_text else ""
+        allowed = f"; expected model_type {' or '.join(FAMILIES)}" if config.is_text else ""
         return f"{problem}: {found} in {folder}/config.json{allowed} [SL-teacher-folder-kind]"
     if not list(Path(folder).glob("*.safetensors")):
-        return (
-            f"{folder} holds no *.safetensors, which its weights are loaded from [SL-teacher-weights-absent]"
-        )
+        return f"{folder} lacks *.safetensors, the files of its weights [SL-teacher-weights-absent]"
     return None
 
 
 def _wrong_kind(config: Config, is_text: bool) -> str:
     if is_text and not config.is_text:
-        return f"is a language model, {config.model_name} takes images"
+        return f"is a language model, but {config.model_name} takes images"
     if config.is_text and not is_text:
-        return f"is no language model that is built here, {config.model_name} is one"
+        return f"is not a supported language model, but {config.model_name} is a language model"
     return ""
 
 
 IMAGENET_CLASSES = 1000
 REPEATED_CHANNELS = 3
-"""Of published weights, for which one grey channel is repeated."""
+"""Channels of published weights; a single grey channel is repeated to fit them."""
 
 
 def teacher_config(config: Config) -> Config:
-    """The settings under which the teacher of `config` is built: its own weights, nothing that only training has.
+    """Return the settings that build the teacher of `config`: its own weights, without settings of training.
 
     Raises:
-        ConfigError: there is no such teacher, or the run that is named has left no weights.
+        ConfigError: the teacher does not exist, or the named run lacks weights.
     """
     folder = find_teacher_folder(config)
     return config.model_copy(
@@ -245,11 +246,11 @@ def teacher_config(config: Config) -> Config:
 def teacher_problems(
     config: Config, class_names: Sequence[str] | None = None, channels: int | None = None
 ) -> list[str]:
-    """One sentence per reason for which this teacher cannot teach this student.
+    """Return one sentence per reason why this teacher cannot teach this student.
 
     Args:
-        class_names: of the data set; None = not known, and not compared. The same ones may have another order.
-        channels: of its images, likewise.
+        class_names: of the data set, in any order; None = do not compare.
+        channels: of its images; None = do not compare.
     """
     if not config.teacher or config.mode != "train":
         return []
@@ -268,12 +269,12 @@ def _find_problems(config: Config, class_names: Sequence[str] | None, channels: 
         return [problem]
     if teacher.is_text:
         if "/" in teacher.model and not teacher.model_path:
-            _fetch_json(teacher)  # before what reads it goes there and waits for long
+            _fetch_json(teacher)  # fail early: the library's own download would retry for long
         if problems := model_problems(teacher):
             return problems
         words, known = read_shape(config).vocab, read_shape(teacher).vocab
-        differ = f"has a vocabulary of {known} words, {config.model_name} has {words}"
-        return [] if words == known else [f"{differ}; expected the same [SL-teacher-vocabulary]"]
+        differ = f"has a vocabulary of {known} words, but {config.model_name} has {words}"
+        return [] if words == known else [f"{differ}; expected the same number [SL-teacher-vocabulary]"]
     problems = model_problems(teacher)
     if size := image_size_problem(teacher, config.image_size or default_image_size(config)):
         problems.append(size)
@@ -291,17 +292,17 @@ def _find_problems(config: Config, class_names: Sequence[str] | None, channels: 
         )
         if taken not in (None, channels) and not repeats:
             problems.append(
-                f"was trained on images of {taken} channels, those of {config.dataset_name} have {channels}; "
-                "expected the same [SL-teacher-channels]"
+                f"was trained on images with {taken} channels, but images of {config.dataset_name} have {channels}; "
+                "expected the same number [SL-teacher-channels]"
             )
     return problems
 
 
 def read_channels(teacher: Config) -> int | None:
-    """Of the images that an image classifier with weights takes; None = its config.json does not say.
+    """Return the channels of the images that a classifier with weights expects; None if its config.json lacks them.
 
     Raises:
-        DataMissing: the hub has no such model, nor its cache.
+        DataMissing: neither the hub nor its cache has the model.
     """
     if registered_name(teacher) in PUBLISHED and not teacher.model_path:
         return REPEATED_CHANNELS
@@ -312,10 +313,10 @@ def read_channels(teacher: Config) -> int | None:
 
 
 def read_classes(teacher: Config) -> list[str]:
-    """The classes that an image classifier with weights tells apart, each "" where they have no names.
+    """Return the classes of an image classifier with weights; each is "" if they lack names.
 
     Raises:
-        DataMissing: the hub has no such model, nor its cache.
+        DataMissing: neither the hub nor its cache has the model.
     """
     if registered_name(teacher) in TORCHVISION and not teacher.model_path:
         return [""] * IMAGENET_CLASSES
@@ -331,10 +332,12 @@ def _fetch_json(teacher: Config) -> dict[str, Any]:
 
 
 def count_teacher_bytes(config: Config) -> int:
-    """Of a language model's teacher on a rank that holds it: weights of products in the products' type, others fp32.
+    """Return the bytes of a language model's teacher on a rank that holds it.
+
+    Weights of products have the products' type, others fp32.
 
     Raises:
-        ConfigError, DataMissing: no such teacher.
+        ConfigError, DataMissing: the teacher does not exist.
     """
     if not config.teacher:
         return 0

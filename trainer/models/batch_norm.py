@@ -127,7 +127,7 @@ class _Normalise(torch.autograd.Function):
         found, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
             given_back, given, exact, None, None, mean, slope, True, ctx.eps, [True] * 3
         )
-        if (processes := _processes()) > 1:  # the gradient so far uses only this rank's sums
+        if (processes := _processes()) > 1:  # until here the gradient uses only this rank's sums
             own = torch.stack([of_bias, of_weight]).to(mean.dtype)
             whole = own.clone()
             dist.all_reduce(whole)

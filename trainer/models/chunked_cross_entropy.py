@@ -5,7 +5,7 @@
 Memory never holds more than one chunk of logits. The forward pass forms the gradients, so each product is computed
 once; backward only scales them. This works because the sum of the losses has one factor for all tokens. fp16's loss
 scale arrives in backward, after the rounding here. So the fp16 gradient of the logits has its own factor, and its
-products return fp32. With one chunk of 2048 tokens, adding up the head's gradient in fp32 takes a tenth of the
+products return fp32. With one chunk of 2048 tokens, summing the head's gradient in fp32 takes a tenth of the
 products' time on an H100. Smaller chunks take less memory and more time.
 
 If tp ranks share the vocabulary, each rank holds only its own words' logits. Two all-reduces of a few numbers per token
@@ -229,7 +229,7 @@ class _ChunkedLoss(torch.autograd.Function):
                     of_weight = _add(of_weight, _multiply(logits.T, some), chunk_tokens >= len(states))
         ctx.save_for_backward(of_states, of_weight)
         ctx.unit, ctx.states_dtype = unit, states.dtype
-        # a weight gathered in 16 bits may ask for an fp32 gradient (trainer/parallel/fully_shard.py)
+        # a weight gathered in 16 bits may require an fp32 gradient (trainer/parallel/fully_shard.py)
         ctx.weight_dtype = (weight.grad_dtype if weight.is_leaf else None) or weight.dtype
         return total
 

@@ -5,7 +5,7 @@ transformers does not build a mask for a name that its mask registry does not kn
 _preprocess_mask_arguments, 5.23). It passes keyword arguments of the model's forward to the attention function.
 
 A soft cap on scores (Gemma-2) or sinks (gpt-oss) have no kernel in torch: the family's own function stores all scores.
-`check_head` proves for any class that its logits come from its linear head as `Head` computes them.
+`check_head` verifies for any class that `Head` computes the same logits from its linear head.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ class Decoder(Learner):
             layer.mlp.experts, layer.mlp.gate = Experts(layer.mlp.experts), Router(layer.mlp.gate)
         if family is None:
             shape = dataclasses.replace(
-                shape_of_json(hf.config.to_dict(), shape.family),  # with all that config.json leaves unsaid
+                shape_of_json(
+                    hf.config.to_dict(), shape.family
+                ),  # complete: with the defaults that config.json omits
                 counted=_count(self),
                 tied=head.weight is self.embedding.weight,
                 arguments=shape.arguments,
@@ -205,7 +207,7 @@ class Decoder(Learner):
         return self.run_base(inputs[:, 1], packing, input_ids=inputs[:, 0])
 
     def run_base(self, positions: Tensor, packing: Packing | None, **entering: Tensor) -> Tensor:
-        """Return what the model without its head makes of `input_ids` or `inputs_embeds`."""
+        """Return the output of the model without its head for `input_ids` or `inputs_embeds`."""
         states: Tensor = self.base(
             **entering, position_ids=positions, attention_mask=None, use_cache=False, packing=packing
         ).last_hidden_state
@@ -250,7 +252,7 @@ class Decoder(Learner):
 
 
 def _count(decoder: Decoder) -> tuple[int, int]:
-    """Return the number of all parameters, and of those that multiply a token, of a family the lab does not know."""
+    """Return the number of all parameters, and of those that multiply a token, of a family outside FAMILIES."""
     looked_up = {id(m.weight) for m in decoder.modules() if isinstance(m, nn.Embedding)}
     config = decoder.hf.config
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 1
@@ -283,13 +285,13 @@ def build_hugging_face(shape: DecoderShape) -> Any:
     config = describe(shape)
     if type(config) not in CLASSES:
         raise ConfigError(
-            f"model_type {shape.family!r}: transformers has no causal model of it [SL-decoder-class]"
+            f"model_type {shape.family!r}: transformers lacks a causal model of this type [SL-decoder-class]"
         )
     try:
         hf = CLASSES[type(config)](config).train()
     except Exception as failure:  # sizes that do not fit, an attention of its own
         raise ConfigError(
-            f"model_type {shape.family!r}: transformers does not build it for this lab: {failure!r} [SL-decoder-build]"
+            f"model_type {shape.family!r}: transformers cannot build it: {failure!r} [SL-decoder-build]"
         ) from failure
     if problems := list(find_obstacles(hf, shape)):
         raise ConfigError(problems)
@@ -300,19 +302,19 @@ def find_obstacles(hf: Any, shape: DecoderShape) -> Iterator[str]:
     """Yield why a causal model of transformers cannot be trained as a `Decoder`."""
     named, head = f"model_type {shape.family!r}", hf.get_output_embeddings()
     if not isinstance(head, nn.Linear) or head.bias is not None or "." in find_head(hf):
-        yield f"{named}: its head is no linear layer without bias [SL-decoder-head]"
+        yield f"{named}: its head is not a linear layer without bias [SL-decoder-head]"
     elif not find_layers(hf):
-        yield f"{named}: transformers names no repeated layers of it [SL-decoder-blocks]"
+        yield f"{named}: transformers does not name its repeated layers [SL-decoder-blocks]"
     elif kinds := {*(getattr(hf.config, "layer_types", None) or ())} - {FULL, SLIDING}:
-        yield f"{named}: has layers of the kind {', '.join(sorted(kinds))} [SL-decoder-layers]"
+        yield f"{named}: has unsupported layers of the kind {', '.join(sorted(kinds))} [SL-decoder-layers]"
     elif not hf._supports_attention_backend or hf._is_stateful:
         yield f"{named}: its layers do not use transformers' attention interface [SL-decoder-attention]"
     elif shape.family not in FAMILIES and (problem := check_head(hf)):
-        yield f"{named}: its logits are not those of its linear head: {problem} [SL-decoder-logits]"
+        yield f"{named}: its logits differ from the outputs of its linear head: {problem} [SL-decoder-logits]"
 
 
 def find_layers(hf: Any) -> str:
-    """Return the name of the list of decoder layers; "" = there is none."""
+    """Return the name of the list of decoder layers; "" without such a list."""
     kinds = {*(hf._no_split_modules or ())}
     for name, module in hf.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) and type(module[0]).__name__ in kinds:
@@ -335,7 +337,7 @@ WORDS = 3
 
 
 def check_head(hf: Any) -> str:
-    """Compare the class's own way from states to logits with `Head`, on a few numbers; "" = equal."""
+    """Compare the class's own logits with `Head`'s logits for a few states; "" if equal."""
     name, hidden = find_head(hf), hf.get_output_embeddings().in_features
     with unset_fake_temporarily(), torch.device("cpu"), torch.no_grad():
         draw = torch.Generator().manual_seed(0)
@@ -351,7 +353,7 @@ def check_head(hf: Any) -> str:
         shell._modules[name] = linear
         try:
             logits = shell(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=False).logits
-        except Exception as failure:  # whatever the class needs that is not there
+        except Exception as failure:  # the class needs parts that this check lacks
             return f"{type(failure).__name__}: {failure}"
         apart = (logits - ours(states)).abs().max() / logits.abs().max()
     return "" if apart < 1e-5 else f"they differ by {float(apart):.1e}"
@@ -382,7 +384,9 @@ def describe(shape: DecoderShape) -> Any:
     from transformers import CONFIG_MAPPING
 
     if shape.family not in CONFIG_MAPPING:
-        raise ConfigError(f"model_type {shape.family!r}: transformers does not know it [SL-decoder-unknown]")
+        raise ConfigError(
+            f"model_type {shape.family!r}: transformers does not support it [SL-decoder-unknown]"
+        )
     left_out = ("auto_map", "quantization_config", "architectures")
     given = {name: value for name, value in shape.arguments.items() if name not in left_out}
     config = CONFIG_MAPPING[shape.family].from_dict(copy.deepcopy(given))
@@ -399,7 +403,7 @@ def describe(shape: DecoderShape) -> Any:
 
 
 DROPOUTS = ("dropout", "pdrop")
-"""Ends of the names of rates: nothing is dropped here."""
+"""Suffixes of the names of dropout rates, which are set to 0."""
 
 
 def restore_buffers(module: nn.Module, device: str) -> None:

@@ -34,7 +34,7 @@ from trainer.models.packing import Bounds
 from trainer.models.weights import fill_weights, open_weights
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
-"""Contexts of the forward pass and of the recomputation."""
+"""Return the contexts of the forward pass and of the recomputation."""
 
 _NAMES = (
     *("mm", "addmm", "bmm", "baddbmm", "convolution", "_grouped_mm"),

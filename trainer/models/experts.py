@@ -1,6 +1,6 @@
 """Run a mixture of experts with one grouped product for all experts, the same under every strategy.
 
-    tokens ─▶ rows sorted by expert ─▶ gate, up ─▶ silu(gate) up ─▶ down ─▶ each token's answers, weighted and added up
+    tokens ─▶ rows sorted by expert ─▶ gate, up ─▶ silu(gate) up ─▶ down ─▶ weighted sum of each token's answers
 
 `Router` chooses the experts of each token, `Experts` computes their answers. The host never waits for the device: the
 number of rows per expert stays there. The backward pass keeps the tokens unchanged and the output of the first product.
@@ -132,7 +132,7 @@ def sort_by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def add_answers(answers: Tensor, places: Tensor, shares: Tensor | None = None) -> Tensor:
-    """Add up each token's rows, weighted, in fp32 and always in the same order: [row, n] -> [token, n].
+    """Return the weighted sum of each token's rows, in fp32 and in a fixed order: [row, n] -> [token, n].
 
     Args:
         places: int64 [token, k], rows.

@@ -13,7 +13,7 @@ norms, and an input once for each product. The classes below keep a single copy.
 Products keep their weights in fp32, without a second copy:
 
     fp32 weight ──▶ 16 bits, for this product ──▶ y        autocast would keep its cast until the backward pass:
-         └────────▶ 16 bits, once more ──▶ gradients       half as much again as the weights themselves
+         └────────▶ 16 bits, once more ──▶ gradients       which adds half of the weights' memory
 
 Casting twice takes 6 bytes of traffic per weight and micro-batch, one or two per cent of a language model's step. A
 strategy that gathers its weights gathers them in 16 bits (see `is_product_weight`), so they need no cast. Convolutions

@@ -57,7 +57,7 @@ def choose_path(offer: Offer, dtype: torch.dtype) -> str:
 
 @functools.cache
 def read_offer(device: torch.device) -> Offer:
-    """Ask torch for the support on a device."""
+    """Return the support that torch reports for a device."""
     if device.type != "cuda":
         return Offer(device.type, (0, 0), varlen is not None)
     flash = torch.backends.cuda.is_flash_attention_available()

@@ -122,7 +122,7 @@ def read_constants(decoder: Decoder) -> dict[str, float]:
 
 
 def _read_initial(decoder: Decoder, norm: nn.Module) -> dict[str, float]:
-    """Return the first value of each parameter as transformers starts it: of a copy with memory of its own."""
+    """Return the first value of each parameter as transformers initialises it, from a copy with its own memory."""
     probe = copy.copy(norm)
     with unset_fake_temporarily(), torch.device("cpu"):
         probe._parameters = {
@@ -171,14 +171,14 @@ MOST_NAMED = 3
 _IDLE = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
 """Names to ignore: a tied head stored next to its embedding, and computed buffers."""
 _OF_IMAGES = re.compile(r"(^|\.)(vision_tower|multi_modal_projector|vision_model|visual)\.")
-"""Of a checkpoint that also takes images."""
+"""Names to ignore in a checkpoint that also takes images."""
 
 
 class SafetensorsWeights(Weights):
     """Parameters in the *.safetensors of a folder in Hugging Face format, read on demand.
 
-    Stored names and pieces become parameters as transformers' own mapping of the family says (conversion_mapping.py):
-    one tensor per expert and matrix becomes one fused tensor. Adapters are not in these files: they come from `fresh`.
+    transformers' own mapping of the family turns stored names and pieces into parameters (conversion_mapping.py). It
+    fuses one tensor per expert and matrix into one tensor. Adapters are not in these files: they come from `fresh`.
 
     Args:
         folder: with model.safetensors, or several files and their model.safetensors.index.json.
@@ -234,7 +234,7 @@ class SafetensorsWeights(Weights):
         plain, wanted = _plain_name(name), self.shape(name)
         sources = self._sources.get(plain)
         if not sources:
-            raise self._missing(f"has no tensor {plain} [SL-tensor-absent]")
+            raise self._missing(f"lacks the tensor {plain} [SL-tensor-absent]")
         stored, pattern = sources[0]
         whole = self._read(stored) if pattern is None else self._convert(name, sources)
         if tuple(whole.shape) != wanted:
@@ -244,7 +244,7 @@ class SafetensorsWeights(Weights):
         return whole.float()
 
     def _convert(self, name: str, sources: list[tuple[str, str | None]]) -> Tensor:
-        """Put a parameter together as transformers does it."""
+        """Assemble a parameter in the same way as transformers."""
         plain = _plain_name(name)
         converter = copy.deepcopy(self._converters[str(sources[0][1])])
         for stored, pattern in sources:
@@ -253,12 +253,13 @@ class SafetensorsWeights(Weights):
             made = converter.convert(plain, model=self._hf, config=self._hf.config)[plain]
         except Exception as failure:  # a piece has another shape
             raise self._missing(
-                f"{sources[0][0]} and others do not make {plain}: {failure} [SL-tensor-pieces]"
+                f"{sources[0][0]} and others do not combine to {plain}: {failure} [SL-tensor-pieces]"
             ) from failure
         whole: Tensor = made[0] if isinstance(made, list) else made
         if tuple(whole.shape) != self.shape(name):  # a piece is missing
             raise self._missing(
-                f"pieces of {plain} make {tuple(whole.shape)}, expected {self.shape(name)} [SL-tensor-piece-absent]"
+                f"pieces of {plain} combine to {tuple(whole.shape)}, expected {self.shape(name)} "
+                "[SL-tensor-piece-absent]"
             )
         return whole
 
@@ -373,7 +374,7 @@ def load_weights(
 
     Args:
         whole: require the head too.
-        order: for each class its place among the classes of `state`. None = the classes differ, so the head keeps its
+        order: index of each class in the classes of `state`. None = the classes differ, so the head keeps its
             fresh weights.
 
     Raises:
@@ -402,7 +403,7 @@ def reorder_head(network: nn.Module, heads: list[str], order: list[int]) -> None
 
     Args:
         heads: names of the modules that produce the outputs.
-        order: for each output its current place.
+        order: current index of each output.
     """
     if order == list(range(len(order))):
         return

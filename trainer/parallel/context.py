@@ -5,9 +5,9 @@
     allgather  queries stay, keys and values of all ranks are gathered (Llama 3, arXiv 2407.21783, 3.3.2)
                any number of heads; the rank with the end of the sequence computes most
 
-Packed documents: every rank knows the document start of each token of the whole row, so that masks are never sent. With
-allgather a rank's queries are a part of the row. trainer/models/packing.py builds the packing for that part, also for a
-row with a single document.
+Every rank knows the document start of each token in the whole packed row, so ranks do not send masks. With allgather a
+rank's queries are a part of the row. trainer/models/packing.py builds the packing for that part, also for a row with a
+single document.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def apply_gathered_types(model: nn.Module, precision: Precision) -> None:
     """Exempt parameters outside products from the 16-bit policy, in a sharded model that has not run yet.
 
     fully_shard has one type per module. Its gathering accepts mixed types (as bytes), but its reduction needs gradients
-    of one type. So the gathered parameters ask autograd for fp32 gradients, the type of the reduction.
+    of one type. So the gathered parameters request fp32 gradients from autograd, the type of the reduction.
     """
     for parameter in _sharded_parameters(model):
         # autograd accumulates gradients here in fp32, not in the type of the reduction

@@ -55,7 +55,7 @@ class ScheduleEngine(TorchEngine):
         self._global_labels = 1
         self._schedule: Any = None
         self.tied = meshes.pp.size() > 1 and stages[0].module.shape.tied
-        """Whether first and last stage hold the same embedding."""
+        """Whether the first and the last stage hold the same embedding."""
         self._tied_group = build_tied_group(meshes.stage_peers) if self.tied else None
 
     def _accumulate(self, batch: Batch) -> tuple[Tensor, None]:
@@ -115,7 +115,7 @@ class ScheduleEngine(TorchEngine):
         return [p.grad for p in trained], [p.grad for p in trained if p is not twice]
 
     def _sum_tied(self) -> nn.Parameter | None:
-        """Add up the embedding's gradients of the first and the last stage; return the last stage's copy."""
+        """Sum the embedding's gradients of the first and the last stage; return the last stage's copy."""
         if not self.tied:
             return None
         copy = None

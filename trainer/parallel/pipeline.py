@@ -110,7 +110,10 @@ class LabelledStage(PipelineStage):
 
 
 def build_schedule(name: str, stages: list[LabelledStage], micro_batches: int, share: Any) -> Any:
-    """Build one rank's schedule; `share(loss, labels)` is the part of the step's mean: gradients are sums."""
+    """Build one rank's schedule; `share(loss, labels)` returns the loss as a part of the step's mean.
+
+    The schedule sums the gradients of all micro-batches.
+    """
     given: Any = stages if name == "interleaved1f1b" else stages[0]
     return SCHEDULES[name](given, n_microbatches=micro_batches, loss_fn=share, scale_grads=False)
 

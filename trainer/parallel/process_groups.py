@@ -124,7 +124,7 @@ class _Wait(torch.autograd.Function):
 
 
 def wait_for(coming: Tensor) -> Tensor:
-    """Return a plain tensor with the history of `coming`, which a torch collective may still be filling."""
+    """Return a plain tensor with the history of `coming`, which a torch collective may still fill."""
     result: Tensor = _Wait.apply(coming)  # type: ignore[no-untyped-call]
     return result
 

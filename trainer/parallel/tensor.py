@@ -1,21 +1,21 @@
 """Tensor parallelism (Megatron-LM, arXiv 1909.08053) and, on the same ranks, sequence parallelism (arXiv 2205.05198).
 
     q k v gate up    by columns  ─▶  each rank some heads, some neurons
-    o down           by rows     ─▶  partial sums, added up over tp
+    o down           by rows     ─▶  partial sums, summed over tp
     embedding, head  by words    ─▶  the loss is computed on parts of the vocabulary
     norms, router    whole on each rank
 
 `apply_tensor` splits a stage by `build_plan`. The stream between the layers is a plain tensor: [rows, seq, hidden], or
-with sequence parallelism [rows, seq/tp, hidden]. Pipeline stages send the same tensor. Forward takes 2 all-reduces of
-it per layer, or 2 all-gathers and 2 reduce-scatters; backward takes the same.
+with sequence parallelism [rows, seq/tp, hidden]. Pipeline stages send the same tensor. The forward
+pass runs 2 all-reduces of it per layer, or 2 all-gathers and 2 reduce-scatters. The backward pass runs as many.
 
 LoRA adds an adapter B A to a matrix that tp ranks share.
 
     W by columns (q k v gate up)    A whole, B by columns: W's output and B's are the same part
-    W by rows (o down)              A by rows too, its small output is added up; B whole
+    W by rows (o down)              A by rows too, its small output is summed over tp; B whole
 
-On each tp rank a whole A or B has a part of its gradient's sum. DTensor calls it Partial, and fully_shard adds the
-parts up before it reduces over the data ranks. stratlab_spec/layout/layout_rules.py rejects other targets.
+Each tp rank has only a part of the gradient of a whole A or B. DTensor calls it Partial. fully_shard sums the parts
+before it reduces over the data ranks. stratlab_spec/layout/layout_rules.py rejects other targets.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def apply_tensor(decoder: Any, tp: DeviceMesh, sequence_parallel: bool) -> None:
 
 
 def build_plan(decoder: Any, sequence_parallel: bool) -> Plan:
-    """Return the split of each module of `decoder.hf` that this stage has: of a layer as transformers plans it."""
+    """Return the split of each module of `decoder.hf` in this stage; the layers follow transformers' tp plan."""
     stream: Placement = Shard(1) if sequence_parallel else Replicate()
     plan: Plan = {}
     if decoder.embedding is not None:
@@ -142,14 +142,14 @@ def _plan_layer(at: str, layer: nn.Module, theirs: dict[str, str], stream: Place
     """`theirs`: base_model_tp_plan of this family, without the layers' names."""
     has_experts = hasattr(layer.mlp, "experts")
     plan: Plan = {f"{at}{name}": _plan_norm(stream) for name, _ in layer.named_children() if "norm" in name}
-    # gathered once for q, k and v; their gradients are added up before the reduction
+    # gathered once for q, k and v; their gradients are summed before the reduction
     plan[f"{at}self_attn"] = PrepareModuleInput(
         input_kwarg_layouts={"hidden_states": stream},
         desired_input_kwarg_layouts={"hidden_states": Replicate()},
     )
     if has_experts:
         assert not stream.is_replicate(), (
-            "experts with tp need sequence parallelism: tp ranks send other tokens"
+            "experts with tp need sequence parallelism: tp ranks send different tokens"
         )
         plan[f"{at}mlp.gate"] = WholeWeight()
     else:

@@ -1,7 +1,7 @@
 """Render the turns of a chat with the tokenizer's template, and find the characters that the model learns.
 
-A template may mark them itself (`{% generation %}`). Of other templates, a turn of the assistant begins where the chat
-before it, rendered with the prompt for the next answer, ends.
+A template may mark them itself (`{% generation %}`). With other templates, the chat before a turn of the assistant is
+rendered with the prompt for the next answer; the turn begins at the end of that text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def arrange_turns(turns: Turns) -> tuple[Turns, bool]:
     """Return turns that begin with a question and alternate, and whether that changed them.
 
     Other roles than the assistant's become the user's, except for a system text at the start. Texts of one role that
-    follow each other are joined by an empty line. Answers before the first question go.
+    follow each other are joined by an empty line. Answers before the first question are dropped.
     """
     found: Turns = []
     for turn in turns:
@@ -90,7 +90,7 @@ def _find_answers(
         if number < len(messages) - 1:
             until = tokenizer.apply_chat_template(messages[: number + 1], tokenize=False).rstrip()
             end = len(until)
-            if not whole.startswith(until):  # templates may write the last answer in another way
+            if not whole.startswith(until):  # templates may format the last answer differently
                 end = _find_end(controls, message["content"].strip(), whole, start)
         spans.append((start, end))
     return spans
@@ -118,7 +118,7 @@ def _find_rejected(tokenizer: Any, messages: Messages) -> int:
     for number in range(len(messages)):
         try:
             tokenizer.apply_chat_template(messages[: number + 1], tokenize=False)
-        except Exception:  # the one that is searched
+        except Exception:  # this turn is the searched one
             return number
     return len(messages) - 1
 

@@ -98,9 +98,9 @@ class Document:
     """row in the split of the source"""
     ids: list[int]
     learned: list[bool]
-    """of each token; never of the first, which nothing predicts"""
+    """for each token whether it is learned; never the first one, which has no predecessor"""
     cut: bool = False
-    """whether it was longer than a row and lost its end, so that it does not teach the model to stop"""
+    """whether it exceeded a row and lost its end, so that the model does not learn to stop there"""
 
 
 class _Prepared(NamedTuple):
@@ -114,7 +114,7 @@ NOTHING = _Prepared(Rendered("", []), (EMPTY,))
 
 
 def encode_texts(texts: Texts, tokenizer: Any, config: Config, tally: Tally) -> Iterator[list[Document]]:
-    """Yield the documents of each text, in their order; none if the model can learn nothing from it.
+    """Yield the documents of each text, in their order; an empty list if it lacks learned tokens.
 
     The prompt of an answer is tokenized as generation later tokenizes it: on its own. The last answer ends with the
     template's end of turn (`<|im_end|>`), else with the tokenizer's end token; white space after it is dropped. A chat
@@ -142,7 +142,7 @@ def encode_texts(texts: Texts, tokenizer: Any, config: Config, tally: Tally) -> 
 
 
 SILENT = ("system", "user", "tool")
-"""Roles of a chat in which the assistant need not say anything."""
+"""Roles of a chat that may lack an answer of the assistant."""
 
 
 def _prepare(texts: Texts, encoder: _Encoder, config: Config, index: int, turns: Turns | None) -> _Prepared:

@@ -242,13 +242,13 @@ def _find_cure(file: Path, features: Any) -> str:
 
 
 def _has_dates(config: Config, table: Any) -> bool:
-    """Return whether a text of a used column is a date, or looks as if it had been one."""
+    """Return whether a used column holds dates or texts that look like converted dates."""
     used = {path.split(".")[0] for path in find_columns(config, table.features).values()} & {*table.features}
     return any(map(_holds_date, table.select_columns([*used]).data.itercolumns()))
 
 
 def _holds_date(array: Any) -> bool:
-    """Return whether an array of Arrow, or one in it, holds dates or texts that begin like them."""
+    """Return whether an array of Arrow, or an array in it, holds dates or texts that begin like dates."""
     if hasattr(array, "chunks"):
         return any(map(_holds_date, array.chunks))
     kind = str(array.type)

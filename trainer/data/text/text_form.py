@@ -44,11 +44,11 @@ ROLES = {
     **dict.fromkeys(("gpt", "assistant", "model", "ai", "bot", "chatgpt"), "assistant"),
     **dict.fromkeys(("system", "developer"), "system"),
 }
-"""A role as data sets spell it -> as chat templates do; any other role stays as it is."""
+"""Role in data sets -> role in chat templates; other roles stay unchanged."""
 
 
 class Turn(NamedTuple):
-    """One side's text. Roles outside of chats: prompt, completion."""
+    """One text with its role; outside of chats the roles are prompt and completion."""
 
     role: str
     text: str
@@ -76,7 +76,7 @@ class TextForm:
         return list(dict.fromkeys(path.split(".")[0] for path in self.columns.values()))
 
     def describe(self) -> Iterator[str]:
-        """Yield how rows are read, and the columns that are not."""
+        """Yield how rows are read, and the unused columns."""
         parts = ",".join(f"{part}={column}" for part, column in self.columns.items())
         learned = {CHAT: "the assistant's turns", TEXT: "all tokens", START: "completion"}
         what = next((what for part, what in learned.items() if part in self.columns), "response")
@@ -85,7 +85,7 @@ class TextForm:
             yield f"unused columns of the data set: {name_columns(self.unused)}"
 
     def read(self, table: Mapping[str, Sequence[Any]]) -> list[Turns | None]:
-        """Return the turns of each row; None where a text is missing or empty.
+        """Return the turns of each row; None for a row with a missing or empty text.
 
         Args:
             table: column -> values of `sources`.
@@ -113,7 +113,7 @@ class TextForm:
 
 
 BUILT_IN = TextForm({QUESTION: "query", ANSWER: "response"})
-"""Of `arithmetic`."""
+"""Form of the built-in data set `arithmetic`."""
 
 
 def find_form(config: Config, features: Mapping[str, Any]) -> TextForm:
@@ -252,7 +252,7 @@ def _read_turns(value: Any) -> Iterator[Turn]:
         turn = turn if isinstance(turn, dict) else {}
         role = next((turn[key] for key in ROLE_KEYS if turn.get(key)), "")
         said = next((turn[key] for key in TEXT_KEYS if turn.get(key) is not None), "")
-        if isinstance(said, list):  # of parts; a part that is no text makes the turn empty
+        if isinstance(said, list):  # a list of parts; a part without text makes the turn empty
             parts = [part.get("text") if isinstance(part, dict) else part for part in said]
             texts = [part for part in parts if isinstance(part, str)]
             said = "".join(texts) if len(texts) == len(parts) else ""

@@ -219,7 +219,7 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
         source = datasets.load_dataset(hub_id(config), revision=revision)
     except (ConfigError, DataMissing):
         raise
-    except Exception as failure:  # a dozen classes of the hub's client and the readers: unavailable
+    except Exception as failure:  # any error of the hub's client or a reader: not available
         if isinstance(failure, OSError) and failure.errno is not None:
             raise
         cause = failure.__cause__ or failure

@@ -207,7 +207,7 @@ def write_cache(
     """Write the arrays of every split, the tokenizer and index.json into `folder`; return the content of index.json.
 
     Args:
-        scratch: folder for the tokens before they are put into the order of the rows.
+        scratch: folder for the tokens before they are sorted into the order of the rows.
         note: called from time to time with the progress.
         revision: of a data set on the hub.
 

@@ -101,7 +101,9 @@ class TokenRows:
         """
         count, seq_len = len(indices), self.seq_len
         ids = np.full((count, seq_len), self._pad_id, np.int64)
-        learned = np.zeros((count, seq_len + 1), np.bool_)  # of a place and the one after the last
+        learned = np.zeros(
+            (count, seq_len + 1), np.bool_
+        )  # of each place, and of the token after the last place
         spans = zip(self._rows[indices, TOKENS], self._rows[indices + 1, TOKENS], strict=True)
         for row, (first, last) in enumerate(spans):
             ids[row, : last - first] = self._ids[first:last]
@@ -112,7 +114,7 @@ class TokenRows:
         return inputs, np.where(learned[:, 1:], following, IGNORED)
 
     def _places(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return per document of these rows, laid end to end: its first place and its tokens."""
+        """Return the first place and the tokens of each document in these rows, concatenated."""
         first = self._rows[indices, DOCUMENTS]
         counts = self._rows[indices + 1, DOCUMENTS] - first
         row = np.repeat(np.arange(len(indices)), counts)

@@ -50,9 +50,7 @@ def tokenizer_source(config: Config) -> str:
     if config.model in TEXT_MODELS:
         from stratlab_spec.models.decoder_presets import TEXT_HUB_IDS
 
-        return TEXT_HUB_IDS.get(
-            config.model, BYTES
-        )  # a preset without published weights has no own tokenizer
+        return TEXT_HUB_IDS.get(config.model, BYTES)  # a preset without published weights lacks a tokenizer
     return config.model
 
 
@@ -96,7 +94,7 @@ def load_tokenizer(config: Config) -> Any:
         raise _absent(config, source)
     try:
         return read_tokenizer(source)
-    except Exception as failure:  # errors of the hub's client and of two parsers: unavailable
+    except Exception as failure:  # any error of the hub's client or a parser: not available
         raise DataMissing(
             f"{_named(config)}: no tokenizer can be loaded from {source!r}: {failure}; "
             "name another id on the hub or a local folder in TRAINER_TOKENIZER [SL-tokenizer-unloadable]"
