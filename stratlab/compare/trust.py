@@ -91,7 +91,9 @@ NOT_COMPARED = (
     "run again on a quiet one",
     "Other work kept the machine busy ({} %), so the times are not comparable: run again on a quiet machine.",
 )
-ONE_PROCESS = "Each run has one process, which shares and sends nothing: this compares only the overhead of strategies."
+ONE_PROCESS = (
+    "Each run has one process, which shares and sends nothing: this compares only the overhead of strategies."
+)
 UNEVEN = (
     "Uneven steps: one in twenty takes several times the median ({} times): run again on a quiet machine."
 )
