@@ -71,32 +71,35 @@ def export_to_wandb(
     except ModuleNotFoundError:
         raise UserError("wandb is not installed here: pip install 'stratlab[wandb]' [SL-no-wandb]") from None
     folder.mkdir(parents=True, exist_ok=True)
-    for run in runs:
-        points = build_points(run.metrics)
-        try:
-            copy = wandb.init(
-                project=project or run.folder.parent.name,
-                entity=entity or None,
-                name=run.name,
-                id=build_id(run),
-                group=run.strategy,
-                config={**run.settings, "resolved": run.resolved},
-                dir=str(folder),
-                mode="offline" if offline else "online",
-                resume="allow" if not offline else None,
-                reinit="finish_previous",
-                settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+    try:
+        for run in runs:
+            points = build_points(run.metrics)
+            try:
+                copy = wandb.init(
+                    project=project or run.folder.parent.name,
+                    entity=entity or None,
+                    name=run.name,
+                    id=build_id(run),
+                    group=run.strategy,
+                    config={**run.settings, "resolved": run.resolved},
+                    dir=str(folder),
+                    mode="offline" if offline else "online",
+                    resume="allow" if not offline else None,
+                    reinit="finish_previous",
+                    settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+                )
+                for step, values in points.items():
+                    copy.log(values, step=step)
+                copy.summary.update({name_metric(n): v for n, v in run.summary.items() if is_number(v)})
+                copy.finish()
+            except (wandb.Error, OSError) as failure:
+                raise UserError(f"{run.folder}: wandb: {failure} [SL-wandb-failed]") from failure
+            numbers = sum(map(len, points.values()))
+            place = (
+                f"in {folder}; send it with: wandb sync {copy.dir.removesuffix('/files')}"
+                if offline
+                else copy.url
             )
-            for step, values in points.items():
-                copy.log(values, step=step)
-            copy.summary.update({name_metric(n): v for n, v in run.summary.items() if is_number(v)})
-            copy.finish()
-        except (wandb.Error, OSError) as failure:
-            raise UserError(f"{run.folder}: wandb: {failure} [SL-wandb-failed]") from failure
-        numbers = sum(map(len, points.values()))
-        place = (
-            f"in {folder}; send it with: wandb sync {copy.dir.removesuffix('/files')}"
-            if offline
-            else copy.url
-        )
-        yield f"{run.name}: {numbers} numbers of {len(points)} steps, {place}"
+            yield f"{run.name}: {numbers} numbers of {len(points)} steps, {place}"
+    finally:
+        wandb.teardown()  # its service writes the rest of the files before it ends

@@ -23,7 +23,7 @@ LIMIT_S, LIMIT_WITH_RANKS_S = 2.0, 10.0
 FAILS_FROM = 3
 DEARER: dict[str, tuple[float, str]] = {
     "tests/parity/test_parity.py": (40.0, "all cases of a number of ranks are trained in one fork"),
-    "tests/parity_llm/test_parity_llm.py": (70.0, "the same for decoders of four families"),
+    "tests/parity_llm/test_parity_llm.py": (50.0, "the same for decoders"),
     "tests/rehearsals/test_comparison.py": (
         20.0,
         "the first test makes the comparison that all tests of the file read",
