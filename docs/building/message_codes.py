@@ -75,7 +75,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
         r"^stratlab/traces|^stratlab/analysis/(?!hta)",
     ),
     "Holistic Trace Analysis": (
-        "Reasons of a skipped or failed analysis: [HTA](troubleshooting.md#hta-fails).",
+        "Reasons of a skipped or failed analysis: [HTA](hta.md).",
         r"^stratlab/analysis/hta",
     ),
     "Nodes and networks": (
