@@ -149,6 +149,7 @@ def build_training(facts: RunFacts) -> Iterator[Section]:
                 matrix, list(map(str, names)), list(map(str, names)), "truth", "prediction", by_row=True
             )
         told = format_range([test.get("accuracy_pct")], "%", 2) or f"loss {format_number(test.get('loss'))}"
+        told += f" ({test['split']})" if test.get("split") else ""
         yield Section("Accuracy" if "accuracy_pct" in test else "Test", drawn, folded=True, result=told)
 
 

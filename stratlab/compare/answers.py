@@ -1,7 +1,7 @@
-"""The answers of a comparison for a reader in a hurry: four answers with a number each, and one sentence.
+"""The answers of a comparison for a reader in a hurry: four answers with a number each, and a few sentences.
 
 name_answers   the fastest run, the least memory, the best learner, and whether the comparison is fair.
-say_answer     one sentence with the answer, or the facts missing for one.
+say_answer     the answer in up to three sentences, or the facts missing for one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from stratlab.compare.run_rows import Rows, read_rows
 from stratlab.compare.search_ranking import choose_goal, find_difference_noise, pool_seeds, say_search
 from stratlab.compare.trust import APART, WITH_DOUBTS, find_group, judge_trust, name_missing
-from stratlab.compare.winners import NOT_RECORDED, ON_CPU, Winner, choose_memory, read_winners
+from stratlab.compare.winners import LEAST_LEAD_PCT, NOT_RECORDED, ON_CPU, Winner, choose_memory, read_winners
 from stratlab.run_directory.outcome import TRACED
 from stratlab.run_directory.record import RunRecord
 from stratlab.wording import capitalize, fit_digits, fit_unit
@@ -22,6 +22,7 @@ from stratlab.wording import capitalize, fit_digits, fit_unit
 Report = Mapping[str, Any]
 MOST_NAMES = 4
 MOST_TIED = 2
+NOT_NAMED = "not named"
 PARTS = {  # kind -> its number in a row, its words
     "parameters": ("parameter_memory_gib", "parameters"),
     "gradients": ("gradient_memory_gib", "gradients"),
@@ -86,31 +87,36 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
     if not judged:
         return f"No winner: {headline['reason']}; {name_missing(report)}{rest}."
     fast, lean, *others = name_answers(report, runs)
-    first = "No" if judged is report else "no"
-    said = [f"{fast.run} is the fastest{_number(fast)}"]
-    if not fast.run:
-        said = [f"{first} run is named the fastest ({fast.why})"]
-    verb = "need" if " and " in lean.run else "needs"
-    least = f"{lean.run} {verb} the least memory{_number(lean)}"
-    said.append(least if lean.run else f"none needs clearly less memory ({lean.why})")
+    said = [
+        f"{fast.run} is the fastest{_number(fast)}" if fast.run else _say_none(fast, "is the fastest"),
+        f"{lean.run} {'need' if ' and ' in lean.run else 'needs'} the least memory{_number(lean)}"
+        if lean.run
+        else _say_none(lean, "needs the least memory"),
+    ]
     for best in others[:-1]:
-        learns = f"{best.run} learns best" if best.run else "all learn alike"
+        learns = f"{best.run} learns best" if best.run else "All learn alike"
         said.append(learns + _number(best))
     if judged is report:
-        return f"{'; '.join(said)}{rest}."
-    among = f"among {_list([*dict.fromkeys(row.configuration for row in compared)])}, "
+        return f"{'. '.join(said)}{rest}."
     if grown:
-        return f"{capitalize(among)}{said[0] if fast.run else said[1]}; {headline['reason']}{rest}."
-    return f"{capitalize(among)}{'; '.join(said)}{rest}."
+        said = [said[0] if fast.run else said[1], headline["reason"]]
+    among = _list([*dict.fromkeys(row.configuration for row in compared)])
+    first = said[0].replace("No run", "no run", 1)
+    return f"Among {among}, {'. '.join([first, *said[1:]])}{rest}."
+
+
+def _say_none(answer: Answer, question: str) -> str:
+    """Return `No run is the fastest: CPU times are not ranked`, or `single or ddp is the fastest: less than ...`."""
+    return f"{'No run' if answer.answer == NOT_NAMED else answer.answer} {question}: {answer.why}"
 
 
 def _number(answer: Answer) -> str:
     return f" ({', '.join(filter(None, (answer.number, answer.why)))})"
 
 
-def _list(names: Sequence[str]) -> str:
+def _list(names: Sequence[str], word: str = "and") -> str:
     shown = [*names[:MOST_NAMES]] + [f"{len(names) - MOST_NAMES} more"] * (len(names) > MOST_NAMES)
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    return f" {word} ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def is_foreign(report: Report) -> bool:
@@ -139,7 +145,7 @@ def _say_spread(rows: Rows, name: str, key: str) -> str:
 def _name_fastest(rows: Rows, winner: Winner) -> Answer:
     ranked = _rank(rows, "samples_per_s", -1)
     if not ranked:
-        return Answer("Fastest", "not named", "no step timed", "not recorded")
+        return Answer("Fastest", NOT_NAMED, "no step timed", "not recorded")
     steps = [row.step_time_ms_p50 for row in rows if row.step_time_ms_p50]
     if winner.run and len(ranked) > 1:
         (best, speed), (second, other) = ranked[:2]
@@ -155,18 +161,18 @@ def _name_fastest(rows: Rows, winner: Winner) -> Answer:
     low, high = min(steps), max(steps)
     digits = fit_digits([high])
     span = " to ".join(dict.fromkeys(f"{ms:,.{digits}f}" for ms in (low, high)))
-    why = _explain_none(winner, ranked)
+    none, why = _name_none(winner, ranked)
     times = ranked[0][1] / ranked[-1][1]
     if winner.reason != ON_CPU and len(ranked) > 2 and times >= AS_TIMES:
         why += f"; {ranked[-1][0]} takes {times:.2g} times as long"
-    return Answer("Fastest", "not named", f"{span} ms a step", why)
+    return Answer("Fastest", none, f"{span} ms a step", why)
 
 
 def _name_leanest(rows: Rows, winner: Winner, key: str, sharding: Sequence[Report]) -> Answer:
     ranked = _rank(rows, key, 1)
     question = "Least memory per rank" if key.startswith("peak") else "Least memory for the state per rank"
     if not ranked:
-        return Answer(question, "not named", "not recorded", "not recorded")
+        return Answer(question, NOT_NAMED, "not recorded", "not recorded")
     factor, unit = fit_unit(size for _, size in ranked)
     (best, size), (last, most) = ranked[0], ranked[-1]
     if winner.run and len(ranked) > 1:
@@ -184,7 +190,8 @@ def _name_leanest(rows: Rows, winner: Winner, key: str, sharding: Sequence[Repor
             question, _list(tied), f"{size * factor:.3g} {unit}", less, _list(tied), "; ".join(causes)
         )
     span = " to ".join(dict.fromkeys(f"{each * factor:.3g}" for each in (size, most)))
-    return Answer(question, "not named", f"{span} {unit}", _explain_none(winner, ranked))
+    none, why = _name_none(winner, ranked)
+    return Answer(question, none, f"{span} {unit}", why)
 
 
 def _explain_least(best: str, second: str, rows: Rows, sharding: Sequence[Report]) -> str:
@@ -206,15 +213,17 @@ def _explain_least(best: str, second: str, rows: Rows, sharding: Sequence[Report
     return f"smaller: {', '.join(told)}"
 
 
-def _explain_none(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
-    """Return why no run is named: of two that are too near, their names."""
+def _name_none(winner: Winner, ranked: Sequence[tuple[str, float]]) -> tuple[str, str]:
+    """Return (the runs that are too near each other, or `not named`; why no run is named)."""
     if winner.reason == ON_CPU:
-        return "CPU times are not ranked"
-    if " are equal: " in winner.reason:
-        return f"{ranked[0][0]} and {ranked[1][0]} are equal"
+        return NOT_NAMED, "CPU times are not ranked"
+    near = "equal" if " are equal: " in winner.reason else winner.reason.rpartition(": ")[2]
     if ": " not in winner.reason or winner.reason.startswith(NOT_RECORDED) or len(ranked) < 2:
-        return winner.reason
-    return f"{ranked[0][0]} and {ranked[1][0]} are {winner.reason.rpartition(': ')[2]}"
+        return NOT_NAMED, winner.reason
+    best, second = ranked[0][1], ranked[1][1]
+    apart = max(LEAST_LEAD_PCT / 100, abs(second / best - 1)) if best else 0.0
+    names = [name for name, value in ranked if abs(value - best) <= apart * abs(best)]
+    return _list(names, "or"), near
 
 
 def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:

@@ -321,9 +321,11 @@ def describe(report: Mapping[str, Any]) -> str:
     headline, trust = report["headline"], judge_trust(report)
     won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
     # MLflow shows the first line until a reader expands it
-    short = [f"{each.question.rstrip('?')}: {_name(each)}" for each in name_answers(report)]
+    short = [
+        f"{each.question.rstrip('?').partition(' for ')[0]}: {_name(each)}" for each in name_answers(report)
+    ]
     if short and trust.times and trust.doubts:
-        short[-1] += f" ({trust.doubts[0]})"
+        short[-1] += f" ({trust.doubts[0].name})"
     lines = ["; ".join(short)] * bool(short)
     lines += [f"{say_answer(report)} **Fair? {trust.answer}**: {trust.say()}."]
     lines.append(f"**{headline['verdict']}**: {headline['reason']}; best: {', '.join(won) or 'none named'}")
@@ -336,7 +338,7 @@ def describe(report: Mapping[str, Any]) -> str:
 
 def _name(answer: Answer) -> str:
     """`**fsdp** (0.72 MiB)`, or `not named (CPU times are not ranked)`."""
-    if answer.open and len(answer.why) <= SHORT_WHY:
+    if answer.open and answer.question == "Fastest" and len(answer.why) <= SHORT_WHY:
         return f"{answer.answer} ({answer.why})"
     if answer.open or answer.doubtful:
         return answer.answer

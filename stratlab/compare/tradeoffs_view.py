@@ -109,7 +109,7 @@ def build_choice(report: Report, rows: Rows, device_gib: float | None, mark: Mar
     if entry["note"] and all(loss for _, loss in losses.values()):
         title, label, better = "Losses against memory", next(iter(losses.values()))[0], "lower"
         points = {run: (points[run][0], losses[run][1]) for run in points}
-        said = "No frontier: CPU times are not ranked."
+        said = "CPU times are not ranked, so the loss stands in the place of the speed."
     is_peak = entry["memory"] == "peak_memory_gib"
     chart = scatter(
         points,
@@ -178,8 +178,8 @@ def build_best(report: Report) -> Section:
     html += build_goals_html(report)
     if rest := groups[MOST_GROUPS:]:
         html += note(f"{format_count(len(rest), 'smaller group')}: report.json.")
-    named = dict.fromkeys(run for run in groups[0]["winners"].values() if run)
-    return Section("Best by measure", html, folded=True, result=", ".join(named) or "none named")
+    named = [f"{each.metric.name}: {each.run}" for each in read_winners(groups[0]) if each.run]
+    return Section("Best by measure", html, folded=True, result=", ".join(named[:2]) or "none named")
 
 
 def _shorten(reason: str) -> str:
