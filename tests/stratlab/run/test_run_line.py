@@ -75,6 +75,7 @@ def test_models_and_data(tmp_path: Path) -> None:
     assert {"init": "scratch", "dataset": "digits"}.items() <= build(str(vit)).config.items()
     assert "task" not in build(str(vit)).config
     assert build("Qwen/Qwen2.5-0.5B", data="a/b").config["init"] == "pretrained"
+    assert build("Qwen/Qwen2.5-0.5B", settings=["init=scratch"]).config["init"] == "scratch"
     assert build("qwen2.5-0.5b", data=str(chat)).config["init"] == "pretrained"
     assert build("qwen2.5-0.5b", "lora").config["init"] == "pretrained"
     assert "init" not in build("qwen2.5-0.5b").config
