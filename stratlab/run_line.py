@@ -41,6 +41,8 @@ ON_CPU = 2
 GLOBAL_BATCH = 64
 LARGEST_MICRO = {"image": 32, "text": 4}
 """Largest micro-batch that is chosen for a user who names none."""
+ON_VOLUME = "/results/"
+"""Start of paths on the results volume, as pods see it."""
 DATA = {"image": "digits", "text": "arithmetic"}
 """Built-in data sets."""
 PRETRAINED = "the model starts from its published weights; --set init=scratch starts from random ones"
@@ -238,6 +240,11 @@ def _name_model(model: str, notes: list[str]) -> dict[str, str]:
         source = "the folder's weights" if has_weights else "random weights: the folder has none"
         notes.append(f"the model starts from {source}")
         return found | {"init": "pretrained" if has_weights else "scratch"}
+    if model.startswith(ON_VOLUME) and not folder.exists():
+        notes.append(
+            "the model starts from the weights of a folder on the volume; a decoder needs --set task=text"
+        )
+        return {"model_path": model, "init": "pretrained"}
     if folder.is_dir():
         raise UserError(
             f"{model}: has no config.json; expected a folder in Hugging Face format [SL-run-model-folder]"
@@ -278,13 +285,15 @@ def _name_data(
 ) -> dict[str, str]:
     if data and (path := Path(data).expanduser()).exists():
         return {"dataset_path": str(path.resolve())}
+    if data.startswith(ON_VOLUME):
+        return {"dataset_path": data}
     if data.startswith(("/", "./", "../", "~")):
         raise UserError(f"--data {data}: no such file or folder [SL-run-no-data]")
     if data:
         return {"dataset": data}
     if parts.get("dataset") or parts.get("dataset_path"):
         return {}
-    built_in = DATA["text" if _is_text(config) else "image"]
+    built_in = DATA["text" if _is_text({**config, **parts}) else "image"]
     notes.append(f"data: {built_in}, which is built in; --data PATH takes your own")
     return {"dataset": built_in}
 

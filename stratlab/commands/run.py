@@ -255,15 +255,20 @@ def _render(
             say(f"script of {name}: {file}")
 
 
+COPY_FIRST = (
+    "is on this machine, which pods cannot see; copy it to the results volume first (docs/cluster.md), then"
+)
+
+
 def _run_on_cluster(line: RunLine, charts: Path, namespace: str) -> None:
     """Write the line as a sweep's file next to the user's files, and run it: the same file resumes it."""
     from stratlab.commands.sweep import sweep
+    from stratlab.run_line import ON_VOLUME
 
-    if (path := line.config.get("dataset_path")) and Path(path).exists() and not path.startswith("/results"):
-        raise UserError(
-            f"--data {path}: is on this machine, which pods cannot see; copy it to the results volume first "
-            "(docs/cluster.md), then --set dataset_path=/results/... [SL-run-data-here]"
-        )
+    if (path := line.config.get("dataset_path")) and Path(path).exists() and not path.startswith(ON_VOLUME):
+        raise UserError(f"--data {path}: {COPY_FIRST} --data {ON_VOLUME}... [SL-run-data-here]")
+    if (path := line.config.get("model_path")) and Path(path).exists() and not path.startswith(ON_VOLUME):
+        raise UserError(f"model {path}: {COPY_FIRST} name it {ON_VOLUME}... [SL-run-model-here]")
     given: dict[str, object] = {
         f"run.config.{name}": None if value == "null" else value
         for name, value in line.config.items()

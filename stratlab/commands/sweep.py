@@ -186,11 +186,11 @@ def sweep(
         plan = build_sweep_plan(asked, file.parent, helm, display.pass_by)
         display.pass_by(CHECKING)
         here = rehearse.expanduser().resolve() / "runs" if rehearse else None
-        reasons = [check_settings(plan, os.environ, partial(_say_waiting, display), here)]
-        reasons += [check_candidates(bench)] if asked.tune else []
+        reason, notes = check_settings(plan, os.environ, partial(_say_waiting, display), here)
+        reasons = [reason, *([check_candidates(bench)] if asked.tune else [])]
         for reason in dict.fromkeys(filter(None, reasons)):
             display.say(f"the settings could not be checked beforehand: {reason}")
-        for told in foretell_all(plan):
+        for told in (*notes, *foretell_all(plan)):
             display.say(told)
         if rehearse and not dry_run:
             result = rehearse_sweep(bench, rehearse, output, **options)

@@ -25,7 +25,7 @@ from stratlab.pod_commands import expand as expand_variables
 from stratlab.pod_commands import place_value
 from stratlab.predict.answering import foretell
 from stratlab.sweep.definition import STRATEGY, Scalar, Sweep, cannot_start, same
-from stratlab.trainer_program import ask_trainer, list_refusals
+from stratlab.trainer_program import ask_trainer, list_notes, list_refusals
 from stratlab.user_error import UserError
 from stratlab.wording import ask_nearest
 
@@ -290,8 +290,11 @@ def check_settings(
     environ: Mapping[str, str],
     waiting: Callable[[float], None] = lambda seconds: None,
     here: Path | None = None,
-) -> str:
-    """Check the settings of every release with the trainer; return why the trainer is unavailable, or "".
+) -> tuple[str, list[str]]:
+    """Check the settings of every release with the trainer.
+
+    Returns:
+        Why the trainer is unavailable, or "", and its notes, such as how the columns of texts are read.
 
     Args:
         waiting: receives from time to time the seconds waited.
@@ -308,7 +311,7 @@ def check_settings(
     answers = ask_trainer(runs, environ, options, (sys.executable, "-m", "trainer"), waiting)
     if answers.refused:
         raise cannot_start(list_refusals(answers, len(plan)))
-    return answers.reason
+    return answers.reason, list_notes(answers, len(plan))
 
 
 def _place_here(env: Mapping[str, str], results: Path) -> dict[str, str]:

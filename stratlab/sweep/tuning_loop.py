@@ -240,7 +240,8 @@ def check_candidates(bench: Workbench) -> str:
         for each in [{}, *alone] if knobs is not None else []:
             releases += build_candidate(base, bench.tune, bench.sweep.comparison, each)[:1]
     plan = build_sweep_plan(bench.sweep, bench.folder, bench.helm, bench.display.pass_by, releases)
-    return check_settings(plan, os.environ)
+    reason, _ = check_settings(plan, os.environ)
+    return reason
 
 
 def tune_strategies(

@@ -318,10 +318,30 @@ FURTHER_AXES = (
     Case("gpt2", "cp2", packed=True),
 )
 FORMS_IN_BF16 = tuple(
-    Case(form, strategy="fsdp", world=2, packed=True, settings=IN_BF16, gates=BF16)
-    for form in ("llama tied", "gemma2", "gemma3", "phi3", "olmo2", "gpt2")
+    Case(form, strategy=strategy, world=2, packed=True, settings=IN_BF16, gates=BF16)
+    for form, strategy in (
+        *((form, "fsdp") for form in ("llama tied", "gemma2", "gemma3", "phi3", "olmo2", "gpt2")),
+        ("gemma3", "zero2"),
+        ("gemma2", "zero3"),
+    )
 )
-FAMILY_CASES = (*FORMS_BY_STRATEGY, *FORMS_BY_AXIS, *FURTHER_AXES, *FORMS_IN_BF16)
+FORMS_BY_SETTING = (
+    Case("gemma3", strategy="hsdp", world=2),
+    Case("gpt2", strategy="zero1", world=2, packed=True),
+    Case("gemma2", strategy="zeropp", world=2),
+    *(
+        Case(form, strategy=strategy, world=2, packed=True, settings=recomputed)
+        for form, strategy, recomputed in (
+            ("gemma2", "ddp", SELECTIVE),
+            ("gpt_oss", "ddp", SELECTIVE),
+            ("gemma3", "fsdp", SELECTIVE),
+            ("gpt2", "zero3", RECOMPUTED),
+        )
+    ),
+    Case("gemma3", "pp2.tp2", packed=True, settings=LORA),
+    Case("gemma3", strategy="fsdp", world=2, packed=True, micro=2, settings=IN_CHUNKS),
+)
+FAMILY_CASES = (*FORMS_BY_STRATEGY, *FORMS_BY_AXIS, *FURTHER_AXES, *FORMS_IN_BF16, *FORMS_BY_SETTING)
 """Further families: what each of them has of its own, under every kind of sharding."""
 EVERY_CHANGE = (
     Case("llama", strategy="fsdp", world=2, packed=True),

@@ -88,7 +88,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3 tied": ("qwen3", DENSE | TIED | {"head_dim": 32}),
     "gemma2": ("gemma2", DENSE | TIED | WINDOW | CAPPED | {"head_dim": 16}),
     "gemma3": ("gemma3_text", DENSE | SPREAD | TIED | LOCAL_GLOBAL | CAPPED),
-    "phi3": ("phi3", DENSE | UNTIED | WINDOW),
+    "phi3": ("phi3", DENSE | UNTIED | {"sliding_window": 40}),  # longer than a row
     "olmo2": ("olmo2", DENSE | UNTIED),
     "gpt2": (
         "gpt2",

@@ -61,7 +61,9 @@ def apply_checkpointing(model: ImageClassifier | Decoder, config: Config) -> Non
         if not recomputes(setting, index):
             continue
         options: dict[str, Any] = {"use_reentrant": False}
-        kept = partial(create_selective_checkpoint_contexts, KEPT) if setting == SELECTIVE else None
+        kept = (
+            partial(create_selective_checkpoint_contexts, _list_kept(block)) if setting == SELECTIVE else None
+        )
         if find_batch_norms(block):
             if config.compile:
                 raise ConfigError(compiled_batch_norm(config.model_name, setting))
@@ -69,6 +71,12 @@ def apply_checkpointing(model: ImageClassifier | Decoder, config: Config) -> Non
         elif kept:
             options["context_fn"] = kept
         block.forward = partial(_recompute, block, block.forward, options)
+
+
+def _list_kept(block: nn.Module) -> list[Any]:
+    """Return KEPT, without the products of experts with biases (gpt-oss): transformers adds biases in place."""
+    has_biases = any(getattr(module, "has_bias", False) is True for module in block.modules())
+    return [kept for kept in KEPT if not (has_biases and kept is torch.ops.aten._grouped_mm.default)]
 
 
 def _recompute(block: nn.Module, forward: Any, options: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -220,6 +220,17 @@ class _RmsNorm(torch.autograd.Function):
         return of_given, of_weight, None, None
 
 
+class _CastWeights:
+    """Give transformers' own experts with their weights in the products' type; autocast skips grouped products."""
+
+    def __init__(self, experts: nn.Module) -> None:
+        self._experts = experts
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._experts, name)
+        return cast_to_products(found) if isinstance(found, Tensor) else found
+
+
 _KINDS: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: ProductLinear,
     nn.Embedding: ProductEmbedding,
@@ -241,6 +252,8 @@ def apply_low_precision(model: Learner, dtype: torch.dtype) -> None:
             module.__class__ = ScaledEmbedding
         elif type(module).__name__.endswith(RMS_NORM) and hasattr(module, "variance_epsilon"):
             module.__class__ = ProductRmsNorm
+        elif type(module).__module__.startswith("transformers.") and hasattr(module, EXPERTS[0]):
+            module.forward = functools.partial(type(module).forward, _CastWeights(module))
     for block in model.blocks():
         if any(type(module).__name__.endswith(ATTENTION) for module in block.modules()):
             block.forward = functools.partial(_forward_cast, block.forward)

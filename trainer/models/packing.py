@@ -126,8 +126,8 @@ class DocumentMask:
     """The same for layers with a sliding window, by its tokens."""
 
     def bias_of(self, window: int) -> Tensor:
-        """Return the bias of layers whose queries see `window` tokens; 0 = all."""
-        return self.narrow[window] if window else self.bias
+        """Return the bias of layers whose queries see `window` tokens; 0, or as many as there are keys, = all."""
+        return self.narrow[window] if 0 < window < self.bias.shape[-1] else self.bias
 
 
 Packing = Spans | DocumentMask

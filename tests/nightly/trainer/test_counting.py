@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.nightly.trainer.test_foreseen import BAR, PICTURES, environment
+from tests.parity_llm.models import write_models
 from tests.ranks import run_ranks
 from tests.trainer.counting.real_steps import QWEN, VIT, compare, compare_over_gloo, count_it, make_config
 
@@ -37,6 +38,20 @@ def test_compositions_can_be_counted() -> None:
             found = count_it(f"{QWEN} {settings}", rank=rank)
             assert found.peak.total > found.between.total > 0
             assert found.between.by_cause()["activations"] == 0
+
+    run_ranks(run, 1)
+
+
+def test_families_with_own_attention_or_experts_can_be_counted(tmp_path: Path) -> None:
+    """Windows longer than a row, and experts that strategies keep in fp32."""
+    text = "task=text dataset=arithmetic tokenizer=bytes init=scratch seq_len=32 precision=bf16"
+    sizes = "micro_batch_size=1 global_batch_size=8"
+
+    def run() -> None:
+        write_models(tmp_path, ["phi3", "gpt_oss"])
+        for form, strategy in (("phi3", "fsdp"), ("gpt_oss", "ddp"), ("gpt_oss", "zero3")):
+            found = count_it(f"{text} {sizes} strategy={strategy} model_path={tmp_path / form}")
+            assert found.peak.total > found.between.total > 0
 
     run_ranks(run, 1)
 

@@ -75,6 +75,7 @@ def test_models_and_data(tmp_path: Path) -> None:
     assert {"init": "scratch", "dataset": "digits"}.items() <= build(str(vit)).config.items()
     assert "task" not in build(str(vit)).config
     assert build("Qwen/Qwen2.5-0.5B", data="a/b").config["init"] == "pretrained"
+    assert build("Qwen/Qwen2.5-0.5B", settings=["init=scratch"]).config["init"] == "scratch"
     assert build("qwen2.5-0.5b", data=str(chat)).config["init"] == "pretrained"
     assert build("qwen2.5-0.5b", "lora").config["init"] == "pretrained"
     assert "init" not in build("qwen2.5-0.5b").config
@@ -82,6 +83,9 @@ def test_models_and_data(tmp_path: Path) -> None:
     assert build("qwen_tiny").config["dataset"] == "arithmetic"
     assert build("qwen_tiny", settings=["dataset=metamathqa"]).config["dataset"] == "metamathqa"
     assert build(str(llama), "llm-2d").config["model"] == "null"
+    on_volume = build("/results/llama", data="/results/chat.jsonl", settings=["task=text"]).config
+    assert on_volume["model_path"] == "/results/llama" and on_volume["dataset_path"] == "/results/chat.jsonl"
+    assert build("/results/llama", settings=["task=text"]).config["dataset"] == "arithmetic"
 
 
 def test_strategies_settings_and_files(tmp_path: Path) -> None:
@@ -147,6 +151,7 @@ def test_scripts_and_a_sweep_have_the_same_settings(
     )
     monkeypatch.setattr(sweep, "sweep", lambda file: calls.append((file,)))
     charts = Path("charts").resolve()
+    model = make_model(tmp_path / "llama", "LlamaForCausalLM", weights=True)
     monkeypatch.chdir(tmp_path)
     options: Any = {"gpus": 4, "charts": charts, "steps": 30}
     run("cnn", "ddp,zero2", target=Target.ssh, output=tmp_path / "out", **options)
@@ -163,12 +168,13 @@ def test_scripts_and_a_sweep_have_the_same_settings(
     for code, wrong in {
         "SL-run-sweep-file": {"namespace": "other"},
         "SL-run-data-here": {"namespace": "lab", "data": str(tmp_path)},
+        "SL-run-model-here": {"namespace": "lab", "model": str(model)},
         "SL-run-place": {"namespace": "lab", "target": Target.ssh},
         "SL-run-scripts": {"target": Target.ssh},
         "SL-run-json": {"as_json": True},
     }.items():
         with pytest.raises(UserError) as refusal:
-            run("cnn", "ddp,zero2", **options | wrong)
+            run(**{"model": "cnn", "strategies": "ddp,zero2"} | options | wrong)
         assert find_codes(str(refusal.value)) == [code]
     capsys.readouterr()
     run("cnn", "ddp", dry_run=True, as_json=True, **options)

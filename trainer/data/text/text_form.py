@@ -199,7 +199,9 @@ def _guess(kinds: Mapping[str, str]) -> dict[str, str]:
                 found.setdefault(part, names[name])
     if found:
         return found
-    return {TEXT: names["text"]} if "text" in names else {}
+    if "text" in names:
+        return {TEXT: names["text"]}
+    return {CHAT: names["messages"]} if "messages" in names else {}  # no chat: refused by its kind
 
 
 def _list_kinds(features: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:

@@ -133,10 +133,16 @@ def load_texts(
             tell(sentence)
     test = given.get("test") or given.get("validation")
     questions = sources[train_name].questions()
+    if not any(question is not None for question in questions):
+        raise DataMissing(
+            f"{config.dataset_setting}: split {train_name!r}: each of its {len(questions)} documents is left out, "
+            "because it has a turn or a field without text, such as a call of a tool; remove those turns "
+            "[SL-text-none-whole]"
+        )
     groups = sources[train_name].groups(questions)
     for name in given.keys() & {"validation", "test"}:
         known, asked = set(questions), sources[name].questions()
-        if repeated := sum(question in known for question in asked):
+        if repeated := sum(question is not None and question in known for question in asked):
             tell(f"{name}: {repeated} of {len(asked)} questions are also in the training split")
     if test is None:
         train, test = _hold_out(train, groups, round(len(groups) * TEST_FRACTION))
@@ -269,14 +275,16 @@ class _Source:
         numbers: dict[Hashable, int] = {}
         return np.fromiter((numbers.setdefault(o, len(numbers)) for o in originals), np.int64, len(originals))
 
-    def questions(self) -> list[int]:
-        """Return a hash for each document, in their order: of its turns before the last; of plain text, of the text."""
-        found: list[int] = []
+    def questions(self) -> list[int | None]:
+        """Return a hash for each document, in their order: of its turns before the last; of plain text, of the text.
+
+        None = the document is left out.
+        """
+        found: list[int | None] = []
         for start in range(0, len(self.table), READ_AT_ONCE):
             rows = self._read(np.arange(start, min(start + READ_AT_ONCE, len(self.table))))
             found += [
-                hash(tuple(turn.text for turn in (turns[:-1] or turns)))
-                for turns in (each or [] for each in rows)
+                hash(tuple(turn.text for turn in (turns[:-1] or turns))) if turns else None for turns in rows
             ]
         return found
 

@@ -71,6 +71,17 @@ def test_a_rehearsal_looks_at_data_before_its_first_run(file, monkeypatch, capsy
     assert call(monkeypatch, file, "--dry-run") == 0
 
 
+def test_a_rehearsal_prints_how_texts_are_read(file, monkeypatch, capsys):
+    texts = file.parent / "chat.jsonl"
+    texts.write_text(json.dumps({"question": "2 + 2?", "answer": "4", "level": 1}) + "\n")
+    given = file.read_text().replace("[1, 2]", "[1]")
+    data = f"run.config.model: qwen_tiny, run.config.dataset_path: {texts},"
+    file.write_text(given.replace('"",', f'"", run.processesPerNode: 2, {data}'))
+    assert call(monkeypatch, file, "--dry-run", "--rehearse", file.parent / "here") == 0
+    shown = capsys.readouterr().out
+    assert "run.config.text_columns=query=question,response=answer" in "".join(shown.split("\n"))
+
+
 def test_a_tuned_sweep_ends_with_no_release_left(file, monkeypatch):
     gone: list[str] = []
     tuned: list[Any] = []

@@ -68,11 +68,13 @@ def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     (tmp_path / "empty").mkdir()
     few = write_jsonl(tmp_path / "few.jsonl", numbered(2))
+    silent = write_jsonl(tmp_path / "silent.jsonl", [{"query": f"q{i}", "response": ""} for i in range(40)])
     for config, code, told in (
         (text_config(tmp_path, dataset_path=str(tmp_path / "nowhere")), "SL-text-data-absent", "nowhere"),
         (text_config(tmp_path, dataset_path=str(tmp_path / "empty")), "SL-text-data-unloadable", "empty"),
         (Config(run="x", model="qwen_tiny", dataset="metamath_qa"), "SL-text-data-unloadable", "metamathqa"),
         (text_config(tmp_path, dataset_path=str(few)), "SL-text-split-empty", " 2 "),
+        (text_config(tmp_path, dataset_path=str(silent)), "SL-text-none-whole", " 40 "),
     ):
         with pytest.raises(DataMissing) as failure:
             load_texts(config)
@@ -179,6 +181,7 @@ def test_what_is_read_is_read_whole(files, tmp_path):
         ({"\ufeffquery": "a", "response": "b"}, "SL-text-form-unknown", "'\\ufeffquery'"),
         ({"query": "2+3?", "response": 5}, "SL-text-column-kind", "int64"),
         ({"query": ["2+3?"], "response": "5"}, "SL-text-column-kind", "List"),
+        ({"messages": '[{"role": "user", "content": "Hi"}]'}, "SL-text-column-kind", "messages"),
     ],
 )
 def test_other_columns_are_refused_before_anything_starts(row, code, told, tmp_path):

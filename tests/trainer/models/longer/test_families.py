@@ -9,8 +9,10 @@ from transformers import AutoModelForCausalLM
 
 from tests.parity_llm.models import FORMS, draw_rows, write_models
 from tests.trainer.models.small_decoder import settings
+from trainer.measuring.operators import ProductTypes
 from trainer.models.decoder_build import build_decoder
 from trainer.models.export import export_model
+from trainer.models.mixed_precision import apply_low_precision
 from trainer.models.weights import hash_of_state
 
 
@@ -72,3 +74,13 @@ def test_of_a_model_with_a_vision_tower_the_text_part_is_trained(tmp_path, prefi
     }
     (folder / "config.json").write_text(json.dumps(whole))
     assert hash_of_state(build_decoder(plain)) == wanted
+
+
+def test_experts_with_biases_compute_in_16_bits_and_can_be_recomputed(tmp_path):
+    write_models(tmp_path, ["gpt_oss"])
+    folder = {"model_path": str(tmp_path / "gpt_oss"), "tokenizer": "bytes", "seq_len": 32}
+    decoder = build_decoder(settings(**folder, activation_checkpointing="selective")).train()
+    apply_low_precision(decoder, torch.bfloat16)
+    with ProductTypes() as products:
+        decoder(*draw_rows(1, True))[0].backward()
+    assert products.dtypes() == ["bfloat16"]
