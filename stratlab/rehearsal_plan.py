@@ -14,8 +14,8 @@ from typing import Any
 
 from stratlab import helm
 from stratlab.cluster.workloads import WAITER, pick_jobs
+from stratlab.machine import free_port
 from stratlab.pod_commands import HERE, Pod, build_pod, find_mount, place_on_volume
-from stratlab.processes import free_port
 from stratlab.run_directory.files import is_run
 from stratlab.run_directory.outcome import is_alive
 from stratlab.run_settings import DEFAULT_COMPARISON

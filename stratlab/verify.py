@@ -15,8 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stratlab.machine import name_program, shorten
-from stratlab.run_directory.files import is_number, is_run, read_line, read_object
-from stratlab.run_directory.places import FETCHED, PAGE, check_folder, find_pod_logs
+from stratlab.run_directory.files import (
+    FETCHED,
+    PAGE,
+    check_folder,
+    find_pod_logs,
+    is_number,
+    is_run,
+    read_line,
+    read_object,
+)
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.tracking import IMPATIENT, does_answer, explain_failure, is_of_this_machine
 from stratlab.user_error import NothingThere

@@ -31,7 +31,7 @@ from typing import IO, Any, NoReturn
 
 import cloudpickle
 
-from stratlab.processes import EXTENSIONS, free_port
+from stratlab.machine import EXTENSIONS, free_port
 from tests.budget import charge, running_test
 from tests.programs import HANDLES, STARTS, serve_program, write_stand_in
 from tests.session import TICK_S, find_server, has_ended, tell_address

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from stratlab.drawing.canvas import Scale, legend, line, rect, text, x_axis
-from stratlab.drawing.picture import build_picture
+from stratlab.drawing.page import build_picture
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
 from stratlab.predict.prediction import Prediction

@@ -17,8 +17,7 @@ from typing import Any
 from stratlab.analysis.measure import Progress
 from stratlab.analysis.run_analysis import NoTraces, analyze_found, check_replaceable
 from stratlab.analysis.run_facts import build_foreign_facts, say_ranks
-from stratlab.run_directory.files import MARKS, RUN_FOLDERS, is_run
-from stratlab.run_directory.places import FOREIGN, read_foreign, write_foreign
+from stratlab.run_directory.files import FOREIGN, MARKS, RUN_FOLDERS, is_run, read_foreign, write_foreign
 from stratlab.traces.archives import OTHER_ENDING, collect_files, find_archive_stem
 from stratlab.traces.discover import Found, TraceFinding
 from stratlab.traces.experiments import (

@@ -13,7 +13,7 @@ from typing import Any
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.run_directory.files import read_config, read_line, read_object
 from stratlab.run_directory.outcome import is_alive
-from stratlab.run_directory.step_numbers import build_summary
+from stratlab.run_directory.record import build_summary
 from stratlab.traces.discover import Manifest, TraceFinding
 from stratlab.user_error import NothingThere
 

@@ -34,7 +34,7 @@ from stratlab.drawing import (
     stacked_bars,
     subtitle,
 )
-from stratlab.drawing.timeline import Span, TimelineRow, build_timeline
+from stratlab.drawing.canvas import Span, TimelineRow, build_timeline
 from stratlab.wording import fit_digits, format_count, format_number, format_range
 from stratlab_spec.step_parts import (
     BUBBLE,

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from stratlab.commands.options import (
+from stratlab.commands import (
     Certificates,
     Claim,
     Context,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratlab.commands.options import HelmSettings, HelmValues, RunName, print_json, say
+from stratlab.commands import HelmSettings, HelmValues, RunName, print_json, say
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from stratlab.commands.options import open_console
+from stratlab.commands import open_console
 from stratlab.user_error import UserError
 from stratlab_spec.memory import DEVICE_GIB
 
@@ -154,8 +154,7 @@ def predict(
 
 
 def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ignore[type-arg]
-    from stratlab.predict.prediction_report import list_commands, list_uncounted
-    from stratlab.predict.prediction_screen import build_screen
+    from stratlab.predict.prediction_report import build_screen, list_commands, list_uncounted
 
     console = open_console()
     console.print(build_screen(answers, device_gib, console.width))

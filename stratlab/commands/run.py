@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratlab.commands.options import print_json, say
+from stratlab.commands import print_json, say
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from stratlab.compare.causes import (
     find_main_cause,
     find_remedy,
     format_ms,
+    list_busy,
 )
 from stratlab.compare.fairness import SETTINGS, Fairness
-from stratlab.compare.flags import list_busy
 from stratlab.compare.run_rows import Rows, RunRow
 from stratlab.compare.step_difference import TracedStep, build_differences, build_traced_step
 from stratlab.compare.variants import UNKNOWN, find_typical

@@ -14,6 +14,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from stratlab.compare.attribution import build_attribution
+from stratlab.compare.causes import build_flags
 from stratlab.compare.efficiency import FREE, build_scaling, build_sharding, name_series, say_scaling
 from stratlab.compare.fairness import (
     FIELD,
@@ -25,7 +26,6 @@ from stratlab.compare.fairness import (
     say_degenerate,
     split_groups,
 )
-from stratlab.compare.flags import build_flags
 from stratlab.compare.placement import ComparedRun, apply_place
 from stratlab.compare.run_rows import Rows, apply_others, build_row
 from stratlab.compare.run_sources import NOT_IN_MLFLOW, apply_tuning

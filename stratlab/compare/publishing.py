@@ -36,7 +36,7 @@ from stratlab.compare.trust import judge_trust
 from stratlab.compare.winners import BY_KEY
 from stratlab.drawing import drop_file_links
 from stratlab.machine import explain_untrusted, name_program, shorten
-from stratlab.run_directory.places import PAGE
+from stratlab.run_directory.files import PAGE
 from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import describe_redirect, find_redirect, impatient, is_of_this_machine, open_directly
 from stratlab.tracking_server import run_server

@@ -52,8 +52,7 @@ from stratlab.drawing import (
     paragraph,
     subtitle,
 )
-from stratlab.run_directory.files import is_number, is_run, read_object
-from stratlab.run_directory.places import PAGE
+from stratlab.run_directory.files import PAGE, is_number, is_run, read_object
 from stratlab.user_error import UserError
 from stratlab.wording import format_count, format_range, quote
 

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from stratlab import tracking as redirect
 from stratlab.compare.placement import ComparedRun
 from stratlab.machine import name_program
-from stratlab.run_directory.files import MARKS, is_run
-from stratlab.run_directory.places import FOREIGN, check_folder
+from stratlab.run_directory.files import FOREIGN, MARKS, check_folder, is_run
 from stratlab.run_directory.record import read_run
 from stratlab.tracking_server import ServerFailed
 from stratlab.user_error import NothingThere, UserError

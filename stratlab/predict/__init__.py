@@ -1,6 +1,6 @@
 """Predict whether a run will fit its devices before anything is started.
 
-    charts, or a model and GPUs ─▶ asking ─▶ answering ─▶ prediction ─▶ prediction_report, prediction_screen
+    charts, or a model and GPUs ─▶ asking ─▶ answering ─▶ prediction ─▶ prediction_report
                                               │  counting: the trainer counts runs that no file answers
                                               └  advice: changes to try first
 

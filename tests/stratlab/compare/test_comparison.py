@@ -14,8 +14,7 @@ from stratlab.compare.run_rows import SUMMARY_FIELDS, TRACE_FIELDS
 from stratlab.compare.run_sources import load_comparisons, load_runs
 from stratlab.compare.summary_view import build_markdown
 from stratlab.compare.terminal_view import list_answers
-from stratlab.run_directory.record import RunRecord
-from stratlab.run_directory.step_numbers import NAMES
+from stratlab.run_directory.record import NAMES, RunRecord
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from stratlab.compare.answers import name_answers, say_answer
+from stratlab.compare.causes import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP, build_flags
 from stratlab.compare.comparison import compare
-from stratlab.compare.flags import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP, build_flags
 from stratlab.compare.measured_view import build_traces
 from stratlab.compare.report_files import FILES, render_page, write_report
 from stratlab.compare.run_rows import read_rows

@@ -12,7 +12,7 @@ import mlflow
 import psutil
 import pytest
 
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from stratlab_spec.run_directory import RunDirectory, write_json
 from tests.codes import find_codes
 from trainer.launch.mlflow_replay import main, replay

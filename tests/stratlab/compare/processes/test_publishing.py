@@ -33,8 +33,8 @@ from stratlab.compare.publishing import (
 from stratlab.compare.report_files import FILES, write_report
 from stratlab.compare.run_sources import load_experiment, load_runs
 from stratlab.drawing import drop_file_links
-from stratlab.processes import free_port
-from stratlab.run_directory.places import PAGE
+from stratlab.machine import free_port
+from stratlab.run_directory.files import PAGE
 from stratlab.tracking import find_places
 from stratlab.user_error import UserError
 from tests.codes import find_codes

@@ -10,7 +10,7 @@ import pytest
 
 from stratlab.compare.comparison import compare
 from stratlab.compare.run_sources import NOT_IN_MLFLOW, _fetch, load_experiment, load_runs
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from stratlab.tracking_server import ServerFailed
 from stratlab.user_error import UserError
 from tests.codes import find_codes

@@ -12,7 +12,7 @@ from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
 from stratlab import cli
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from stratlab.user_error import NothingThere
 from stratlab.verify import Check, compare_points, read_points, verify_run
 from stratlab_spec.mlflow_run import name_metric
