@@ -27,7 +27,7 @@ from typing import NoReturn
 
 import psutil
 
-from stratlab.user_error import UserError
+from stratlab import UserError
 from stratlab_spec.certificates import GIVEN, CertificateAbsent, is_untrusted, write_bundle
 
 PASSED_ON = (

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stratlab import NothingThere, UserError
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import PodRequest
@@ -26,10 +27,8 @@ from stratlab.machine import build_machine_env
 from stratlab.run_directory.files import check_folder, is_number, is_run
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.trainer_program import TRAINER, explain_trainer
-from stratlab.user_error import NothingThere, UserError
 from stratlab_spec.exit_codes import BAD_CONFIG
-from stratlab_spec.mlflow_run import NOT_POINTS, name_metric
-from stratlab_spec.run_directory import is_metrics
+from stratlab_spec.run_directory import NOT_POINTS, is_metrics, name_metric
 
 
 class ReplayFailed(ClusterError):

@@ -20,6 +20,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from stratlab import NothingThere, UserError
 from stratlab.machine import say_refused
 from stratlab.run_directory.files import (
     FETCHED,
@@ -39,7 +40,6 @@ from stratlab.run_directory.outcome import AT_WORK, TRACED, is_alive, read_attem
 from stratlab.run_directory.record import build_summary
 from stratlab.run_settings import name_model
 from stratlab.tracking import delete_run
-from stratlab.user_error import NothingThere, UserError
 from stratlab.wording import format_number
 
 TAIL_BYTES = 65_536

@@ -54,7 +54,7 @@ class StrategyRow:
     file: str
     """In trainer/strategies: the module whose `build` makes its engine."""
     axes: tuple[str, ...]
-    """Axes of the mesh that it may use (stratlab_spec/layout/mesh_rules.py). The first one takes the unclaimed
+    """Axes of the mesh that it may use (stratlab_spec/layout/__init__.py). The first one takes the unclaimed
     processes. If none are claimed, dp_shard of two axes takes the processes of one node: the fast links."""
     builds_empty: Literal["nobody", "others", "everybody"]
     """Ranks whose model comes without memory (strategies): the weights arrive in shards from rank 0, or each rank
@@ -167,12 +167,10 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more:
     )
 
 
-def _sharded(
-    file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **more: Any
-) -> StrategyRow:
+def _sharded(axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **more: Any) -> StrategyRow:
     """Return a row of PyTorch's fully_shard."""
     return StrategyRow(
-        file=file,
+        file="fsdp",
         axes=axes,
         builds_empty="others",
         has_bf16_native=False,
@@ -229,7 +227,6 @@ STRATEGIES: dict[str, StrategyRow] = {
         falls_back_to="fsdp",
     ),
     "fsdp": _sharded(
-        "fsdp",
         ("dp_shard",),
         "gathers",
         "",
@@ -244,7 +241,6 @@ STRATEGIES: dict[str, StrategyRow] = {
         ),
     ),
     "hsdp": _sharded(
-        "hsdp",
         ("dp_replicate", "dp_shard"),
         "gathers in replicas",
         "fsdp",

@@ -247,7 +247,7 @@ def _build_vit_block(session: Session) -> tuple[nn.Module, Tensor, dict[str, Any
 def _build_decoder_block(session: Session) -> tuple[nn.Module, Tensor, dict[str, Any]]:
     from transformers import Qwen2Model
 
-    from stratlab_spec.models.decoder_presets import SHAPES
+    from stratlab_spec.models.decoder_config import SHAPES
     from trainer.models.decoder import describe
 
     shape = SHAPES["qwen_tiny" if session.tiny else "qwen2.5-3b"]

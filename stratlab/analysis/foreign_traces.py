@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stratlab import UserError
 from stratlab.analysis.measure import Progress
 from stratlab.analysis.run_analysis import NoTraces, analyze_found, check_replaceable
 from stratlab.analysis.run_facts import build_foreign_facts, say_ranks
@@ -28,7 +29,6 @@ from stratlab.traces.experiments import (
     sort_experiments,
 )
 from stratlab.traces.rank_identity import strip_ending
-from stratlab.user_error import UserError
 
 OURS = {FOREIGN, "analysis"}
 

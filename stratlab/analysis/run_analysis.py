@@ -2,7 +2,7 @@
 
 It reads the run directory and writes only `<run>/analysis`, in one step: a temporary folder is filled and renamed.
 
-Describe a run that finished without traces by its own measurements. Same files, same fields.
+A run that finished without traces is described by its own measurements. Same files, same fields.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stratlab import UserError
 from stratlab.analysis.advice import build_recommendations
 from stratlab.analysis.hta_bridge import HTA_LIMITS, HtaLimits, build_unread, run_hta
 from stratlab.analysis.measure import (
@@ -47,7 +48,6 @@ from stratlab.run_directory.files import MERGED, PAGE
 from stratlab.run_directory.outcome import is_alive
 from stratlab.traces.discover import MANIFEST, Found, TraceFinding, find_traces, read_dropped
 from stratlab.traces.merge import build_unmerged, find_offsets, merge_traces
-from stratlab.user_error import UserError
 from stratlab.wording import format_number
 
 OURS = ("report.json", PAGE, "summary.md", "tables", MERGED, ".report.json.tmp", f".{PAGE}.tmp")

@@ -22,13 +22,13 @@ import urllib3
 from kubernetes.client import CoreV1Api
 from kubernetes.client.exceptions import ApiException
 
+from stratlab import NothingThere, UserError
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, explain, may_pass
 from stratlab.cluster.pod_phase import PodEnd, explain_refusal, follow_pod, read_end, ticking
 from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT, PodRequest, build_pod
 from stratlab.cluster.watching import split_lines
 from stratlab.cluster.workloads import RunAnnotations, list_workloads
-from stratlab.user_error import NothingThere, UserError
 
 LOG_PAUSES_S = (0.5, 2.0, None)
 LOG_SILENCE_S = 600.0

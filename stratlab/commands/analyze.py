@@ -11,8 +11,8 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
+from stratlab import NothingThere, UserError
 from stratlab.commands import TrackingUri
-from stratlab.user_error import NothingThere, UserError
 
 MISSING = NothingThere.exit_code
 NO_HTA = (

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from stratlab import UserError
 from stratlab.commands import (
     Certificates,
     Claim,
@@ -27,7 +28,6 @@ from stratlab.commands import (
     say,
 )
 from stratlab.tracking import check_tracking_uri, close_run
-from stratlab.user_error import UserError
 from stratlab.wording import format_count
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from stratlab import UserError
 from stratlab.commands import (
     Certificates,
     Claim,
@@ -26,7 +27,6 @@ from stratlab.commands import (
     TrackingUri,
     open_console,
 )
-from stratlab.user_error import UserError
 
 NAME, PRINTED = "--json", "-"
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratlab import UserError
 from stratlab.commands import HelmSettings, HelmValues, RunName, print_json, say
-from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
     from stratlab.rehearsal import RunEnd

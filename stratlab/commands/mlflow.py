@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from stratlab import UserError
 from stratlab.commands import (
     Certificates,
     Claim,
@@ -25,7 +26,6 @@ from stratlab.commands import (
     print_json,
     say,
 )
-from stratlab.user_error import UserError
 
 metrics = typer.Typer(help="Metrics of a run and MLflow.", no_args_is_help=True, rich_markup_mode="markdown")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratlab import UserError
 from stratlab.commands import (
     Certificates,
     Claim,
@@ -28,7 +29,6 @@ from stratlab.commands import (
     print_json,
     say,
 )
-from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
     from stratlab.run_folders import ListedRun

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stratlab.compare.run_rows import Rows, RunRow
+from stratlab_spec.schedule import FEW_STEPS
 from stratlab_spec.step_parts import BUBBLE, COMPUTE, COPIES, DATA, HOST, IDLE, LAST_RANK
-from stratlab_spec.timed_steps import FEW_STEPS
 
 NOT_TRACED = "not_traced"
 UNSEEN = "that the recorded steps do not show"

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
+from stratlab import UserError
 from stratlab.compare.attribution import build_attribution
 from stratlab.compare.causes import build_flags
 from stratlab.compare.efficiency import FREE, build_scaling, build_sharding, name_series, say_scaling
@@ -44,9 +45,8 @@ from stratlab.compare.winners import (
     name_winners,
     write_winners,
 )
-from stratlab.user_error import UserError
 from stratlab.wording import format_fact, format_number
-from stratlab_spec.timed_steps import WARM_UP_STEPS
+from stratlab_spec.schedule import WARM_UP_STEPS
 
 ONE_RUN = "one run, nothing to compare"
 NO_RUN = "no finished run, nothing to compare"

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stratlab import NothingThere, UserError
 from stratlab import tracking as runs_page
 from stratlab.cluster import ClusterError
 from stratlab.cluster.pod_template import PodRequest
@@ -40,9 +41,8 @@ from stratlab.run_directory.files import PAGE
 from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import describe_redirect, find_redirect, impatient, is_of_this_machine, open_directly
 from stratlab.tracking_server import run_server
-from stratlab.user_error import NothingThere, UserError
 from stratlab.wording import format_count
-from stratlab_spec.mlflow_run import NOTE, OWN, build_note, may_describe
+from stratlab_spec.run_directory import NOTE, OWN, build_note, may_describe
 
 if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run

@@ -17,6 +17,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab import UserError
 from stratlab.compare import attribution_view as why
 from stratlab.compare import measured_view as measured
 from stratlab.compare import tradeoffs_view as tradeoffs
@@ -53,7 +54,6 @@ from stratlab.drawing import (
     subtitle,
 )
 from stratlab.run_directory.files import PAGE, is_number, is_run, read_object
-from stratlab.user_error import UserError
 from stratlab.wording import format_count, format_range, quote
 
 MOST_LINES = 8  # in one chart: the colours of the palette

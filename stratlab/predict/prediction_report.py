@@ -20,9 +20,9 @@ from rich.text import Text
 
 from stratlab.drawing.charts import stacked_bars
 from stratlab.drawing.page import Column, Section, badge, build_page, html_table, paragraph
+from stratlab.predict import MOST_ROWS, Prediction
 from stratlab.predict.answering import CANNOT_START, NOT_KNOWN, Unknown
 from stratlab.predict.counting import group_by_command, name_count
-from stratlab.predict.prediction import MOST_ROWS, Prediction
 from stratlab.predict.remedies import WHY
 from stratlab.progress import build_lines
 from stratlab.run_settings import name_model

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from stratlab.user_error import NothingThere, UserError
-from stratlab_spec.renamed_settings import take_new_names
+from stratlab import NothingThere, UserError
 from stratlab_spec.run_directory import write_json
+from stratlab_spec.settings import take_new_names
 
 MARKS = ("config.json", "attempts.jsonl", "metrics.jsonl", "summary.json")  # one of them makes a folder a run
 RUN_FOLDERS = frozenset(

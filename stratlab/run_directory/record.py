@@ -26,7 +26,7 @@ from stratlab.run_directory.files import (
     read_world_size,
 )
 from stratlab.run_directory.outcome import TRACED, Status, is_comparable, read_attempts, read_status
-from stratlab_spec.timed_steps import TimedSteps, build_step_numbers, find_timed_steps, read_step
+from stratlab_spec.schedule import TimedSteps, build_step_numbers, find_timed_steps, read_step
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from stratlab_spec.settings.library_rules import refused_compositions
 from stratlab_spec.strategies import pipeline_problems, replica_problems
 
 if TYPE_CHECKING:
-    from stratlab_spec.layout.parallel_dims import Axes
+    from stratlab_spec.layout import Axes
     from stratlab_spec.models.decoder import DecoderShape
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")

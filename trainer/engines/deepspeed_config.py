@@ -227,7 +227,7 @@ def build_settings(
         "data_types": {"grad_accum_dtype": own, "buffer_dtype": own},
         "zero_optimization": _zero_section(config, sizes, processes_per_node, device_type) | (zero or {}),
         "optimizer": _optimizer(config),
-        # enabled for reuse of these settings elsewhere; a run switches it off (zero_engine.py)
+        # enabled for reuse of these settings elsewhere; a run switches it off (trainer/strategies/zero.py)
         "flops_profiler": {
             "enabled": config.flops_profiler,
             "recompute_fwd_factor": float(config.activation_checkpointing == "blocks"),

@@ -28,12 +28,11 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.layout.mesh_rules import resolve_axes
-from stratlab_spec.layout.parallel_dims import count_stages
+from stratlab_spec.layout import count_stages, resolve_axes
 from stratlab_spec.memory.profiles import CPU, CUDA, SCHEMA
 from stratlab_spec.models.decoder import count_layer_parameters
+from stratlab_spec.models.decoder_config import SHAPES
 from stratlab_spec.models.decoder_json import resize_decoder, resize_vit
-from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.models.model_specs import VIT
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import PREFIX, Config

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.models.decoder_config import no_weights
-from stratlab_spec.models.decoder_presets import hub_id
+from stratlab_spec.models.decoder_config import hub_id, no_weights
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import name_first
 from trainer.models.decoder import Decoder

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stratlab import UserError
 from stratlab.compare.comparison import compare
 from stratlab.compare.publishing import describe
 from stratlab.compare.report_files import render_page
@@ -15,7 +16,6 @@ from stratlab.compare.run_sources import load_comparisons, load_runs
 from stratlab.compare.summary_view import build_markdown
 from stratlab.compare.terminal_view import list_answers
 from stratlab.run_directory.record import NAMES, RunRecord
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stratlab.compare.causes import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP, build_flags
-from stratlab_spec.timed_steps import FEW_STEPS
+from stratlab_spec.schedule import FEW_STEPS
 from tests.stratlab.compare.building import build_bare_row
 
 

@@ -9,6 +9,7 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.workloads import APIS
 from stratlab.compare.run_sources import read_varied
 from stratlab.helm import HelmFailed
+from stratlab.sweep import SeenRelease, State, read_state
 from stratlab.sweep import execution as module
 from stratlab.sweep.execution import (
     ClusterPlace,
@@ -20,7 +21,6 @@ from stratlab.sweep.execution import (
 )
 from stratlab.sweep.helm_release import Site
 from stratlab.sweep.planned_release import Planned
-from stratlab.sweep.state import SeenRelease, State, read_state
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.example_run import build_run_dir

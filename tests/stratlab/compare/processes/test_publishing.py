@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stratlab import cli
+from stratlab import UserError, cli
 from stratlab.cluster import ClusterError, connection
 from stratlab.cluster.connection import Connection
 from stratlab.compare import publishing as comparison_pod
@@ -36,7 +36,6 @@ from stratlab.drawing import drop_file_links
 from stratlab.machine import free_port
 from stratlab.run_directory.files import PAGE
 from stratlab.tracking import find_places
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.redirecting_server import run_redirect
 from tests.stratlab.cluster.fake_api import FakeApi

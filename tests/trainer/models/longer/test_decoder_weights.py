@@ -4,7 +4,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.models.decoder_presets import SHAPES
+from stratlab_spec.models.decoder_config import SHAPES
 from tests.codes import find_codes
 from tests.trainer.models.small_decoder import FAMILIES, build, document, row_of, settings
 from trainer.models.decoder import build_hugging_face
