@@ -30,10 +30,9 @@ from stratlab_spec.registry import INITIAL_WEIGHTS, describe_starting_weights
 from stratlab_spec.run_directory import RUNGS, read_own_rungs, write_json
 from stratlab_spec.schedule import profile_first_from
 from stratlab_spec.settings.config import Config, ConfigError
-from stratlab_spec.settings.library_rules import describe_quantized, missing_rank_variables
+from stratlab_spec.settings.library_rules import describe_quantized, missing_rank_variables, resolve_knobs
 from stratlab_spec.settings.rules import snapshot_problems
 from stratlab_spec.settings.wording import SpellingFormatter
-from stratlab_spec.strategies import resolve_knobs
 from trainer.checkpoint.attempt import export_weights, open_attempt
 from trainer.checkpoint.store import Checkpoints
 from trainer.data.batches import Share

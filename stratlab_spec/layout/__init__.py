@@ -31,7 +31,12 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from stratlab_spec.layout.layout_rules import broken_layout_rules, list_divisors, list_undivided
+from stratlab_spec.layout.layout_rules import (
+    broken_layout_rules,
+    list_divisors,
+    list_undivided,
+    replica_problems,
+)
 from stratlab_spec.models.decoder import VIRTUAL_STAGES
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import (
@@ -44,7 +49,7 @@ from stratlab_spec.models.teacher import teacher_problems
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.library_rules import placement_problems
-from stratlab_spec.strategies import ND_AXES, STRATEGIES, replica_problems
+from stratlab_spec.strategies import ND_AXES, STRATEGIES
 
 if TYPE_CHECKING:
     from stratlab_spec.models.decoder import DecoderShape

@@ -18,7 +18,8 @@ from torch import nn
 from stratlab_spec.registry import ARGUMENTS
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config, ConfigError
-from stratlab_spec.strategies import MIB, STRATEGIES, reduce_bucket_bytes, reshards_after_forward
+from stratlab_spec.settings.library_rules import MIB, reduce_bucket_bytes, reshards_after_forward
+from stratlab_spec.strategies import STRATEGIES
 from trainer.distributed.world import Precision
 from trainer.engines.torch_engine import optimizer_arguments
 

@@ -20,9 +20,8 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import AttentionInterface
 
-from trainer.models.decoder import causal_attention, repeat_heads
 from trainer.models.mixed_precision import ATTENTION
-from trainer.models.packing import Packing
+from trainer.models.packing import Packing, causal_attention, repeat_heads
 from trainer.parallel import all_to_all, gather
 
 

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from stratlab_spec.layout import count_stages
 from stratlab_spec.memory.model_state import EMBEDDING, HEAD
 from stratlab_spec.settings.config import Config
-from stratlab_spec.strategies import accumulates_sharded
+from stratlab_spec.settings.library_rules import accumulates_sharded
 from trainer.checkpoint.state import StatePart, take_local
 from trainer.data.batches import Batch
 from trainer.distributed.world import gather_objects

@@ -35,7 +35,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from stratlab_spec.strategies import STRATEGIES, accumulates_sharded
+from stratlab_spec.settings.library_rules import accumulates_sharded
+from stratlab_spec.strategies import STRATEGIES
 from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
 from trainer.measuring import Phases

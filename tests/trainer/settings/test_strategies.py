@@ -3,9 +3,11 @@
 import pytest
 
 from stratlab_spec.layout import Axes, broken_rules
+from stratlab_spec.layout.layout_rules import pipeline_problems
 from stratlab_spec.memory.prediction import describe_remedies, find_remedies
 from stratlab_spec.settings.config import Config, ConfigError
-from stratlab_spec.strategies import STRATEGIES, pipeline_problems, reduce_bucket_bytes, resolve_knobs
+from stratlab_spec.settings.library_rules import reduce_bucket_bytes, resolve_knobs
+from stratlab_spec.strategies import STRATEGIES
 from tests.codes import find_codes
 
 TEXT = {"model": "qwen_tiny", "dataset": "arithmetic", "precision": "fp32"}

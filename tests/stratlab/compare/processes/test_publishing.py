@@ -23,8 +23,6 @@ from stratlab.compare.publishing import (
     NotLogged,
     build_options,
     compare_on_cluster,
-    describe,
-    describe_compared,
     find_mlflow,
     log_comparison,
     log_for_user,
@@ -32,6 +30,7 @@ from stratlab.compare.publishing import (
 )
 from stratlab.compare.report_files import FILES, write_report
 from stratlab.compare.run_sources import load_experiment, load_runs
+from stratlab.compare.summary_view import describe, describe_compared
 from stratlab.drawing import drop_file_links
 from stratlab.machine import free_port
 from stratlab.run_directory.files import PAGE

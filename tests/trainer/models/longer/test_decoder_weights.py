@@ -9,7 +9,8 @@ from tests.codes import find_codes
 from tests.trainer.models.small_decoder import FAMILIES, build, document, row_of, settings
 from trainer.models.decoder import build_hugging_face
 from trainer.models.decoder_build import build_decoder
-from trainer.models.weights import hash_of_state, hash_weights_by_name, open_weights
+from trainer.models.weights import open_weights
+from trainer.tasks.text_task import hash_of_state, hash_weights_by_name
 
 Q = "hf.model.layers.1.self_attn.q_proj"
 

@@ -11,7 +11,7 @@ from tests.parity_llm.models import FORMS, draw_rows, write_models
 from tests.trainer.models.small_decoder import settings
 from trainer.models.decoder_build import build_decoder
 from trainer.models.export import export_model
-from trainer.models.weights import hash_of_state
+from trainer.tasks.text_task import hash_of_state
 
 
 def read_logits(folder, ids):
