@@ -298,7 +298,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         page=(
             "parameters, gradients, optimizer state (DeepSpeed)",
             "all-gathers per module, reduce-scatter",
-            "the model does not fit; supports `offload`",
+            "the model does not fit, and you use DeepSpeed",
         ),
         falls_back_to="",
     ),
@@ -314,7 +314,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         collectives={"forward": ("all-gather",), "backward": ("all-gather inside", "reduce-scatter")},
         page=(
             "as `zero3`, with a second copy of the parameters per node (hpZ)",
-            "backward gathers stay inside the node",
+            "as `zero3`, but only the first all-gather of a step leaves the node",
             "`zero3` on several nodes with slow links",
         ),
         falls_back_to="zero3",

@@ -395,7 +395,7 @@ RULES = (
     AdviceRule(
         "R7",
         (("memory_pct", "<", MEMORY_FREE_PCT),),
-        "Memory is half empty: the peak is {memory_pct:.0f} % of the device's {device_memory_gib:.0f} GiB",
+        "Over half of the memory is free: the peak is {memory_pct:.0f} % of the device's {device_memory_gib:.0f} GiB",
         lead="free_pct",
         severity="low",
         remedies=(

@@ -48,6 +48,8 @@ OF_SETTINGS = (
 ONE_STEP = "Only one step was recorded: what it shows can be chance."
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
 MOST_ADVICE = 3  # lines
+LARGE_PCT = 15.0
+"""Of the step: a part from which advice is expected."""
 ADVISED_BY: dict[str, set[str]] = {  # part of a step -> values of rules that can shorten it
     COMPUTE: {"top_kernel_pct", "imbalance_of_step_pct", "imbalance", "optimizer_pct"},
     COMMUNICATION: {"comm_exposed_pct", "transfer_pct"},
@@ -134,18 +136,19 @@ def _build_advice(report: dict[str, Any]) -> Section:
 
 
 def say_unadvised(report: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> Markup:
-    """Return why no advice is about the largest part of the step; empty if some is, and without parts."""
+    """Return why no advice is about the largest parts of the step; empty if some is, and without parts."""
     parts, step_ms = summaries.sum_named_parts(report), report["mean"].get("step_ms")
     seen = {name for entry in entries if entry["rule"] != DOUBTS for name in entry["evidence"]}
-    largest = next(iter(parts), "")
-    if not step_ms or not largest or seen & ADVISED_BY[largest]:
-        return Markup("")
-    why = "no condition of a rule about it holds" if ADVISED_BY[largest] else "no rule is about it"
-    if largest == COMPUTE and report["source"] == "cpu":
-        why = "the rules about it judge kernels of a GPU"
-    return note(
-        f"The largest part, {largest} ({100 * parts[largest] / step_ms:.0f} %), has no advice: {why}."
-    )
+    reasons: dict[str, list[str]] = {}
+    for part, ms in parts.items() if step_ms else ():
+        if 100 * ms < LARGE_PCT * step_ms or seen & ADVISED_BY[part]:
+            continue
+        why = "no condition of a rule holds" if ADVISED_BY[part] else "no rule is about it"
+        if part == COMPUTE and report["source"] == "cpu":
+            why = "the rules judge kernels of a GPU"
+        reasons.setdefault(why, []).append(f"{part} ({100 * ms / step_ms:.0f} %)")
+    said = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
+    return note(f"Large parts without advice: {said}.") if said else Markup("")
 
 
 MOST_KERNELS, MOST_FINDINGS, MOST_FILES = 10, 30, 8

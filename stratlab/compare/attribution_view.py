@@ -25,8 +25,9 @@ from stratlab.compare.causes import (
 )
 from stratlab.compare.fairness import UNSHOWN
 from stratlab.compare.placement import ComparedRun
-from stratlab.compare.run_rows import PHASES, Rows
+from stratlab.compare.run_rows import PHASES, Rows, RunRow
 from stratlab.compare.trust import find_group
+from stratlab.compare.variants import find_typical
 from stratlab.compare.winners import LEAST_LEAD_PCT
 from stratlab.drawing import (
     HALF,
@@ -137,8 +138,7 @@ def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
             note("The runs are not comparable. Parts of the differences has the numbers."),
         )
     if not pairs:
-        said = "Not known: no two comparable runs have analysed traces. Run stratlab analyze on each first."
-        return Section("Why", note(said))
+        return _build_why_by_phase(report, mark)
     quiet, busy = split_busy(pairs)
     html = _list_pairs(quiet[:MOST_PAIRS]) if quiet else Markup("")
     if busy:
@@ -163,6 +163,39 @@ def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
     return Section("Why", html, mark=mark)
 
 
+def _build_why_by_phase(report: Mapping[str, Any], mark: Markup) -> Section:
+    """Build the same from the phases that the trainer times, for runs without recorded steps."""
+    rows = [row for row in find_group(report)[0] if row.step_time_ms_p50 and not row.is_foreign]
+    steps = {row.run: row.step_time_ms_p50 or 0.0 for row in rows}
+    repeats = [
+        [row.run for row in rows if row.configuration == name] for name in {r.configuration for r in rows}
+    ]
+    typical = {find_typical(names, steps) for names in repeats}
+    rows = sorted((row for row in rows if row.run in typical), key=lambda row: steps[row.run])
+    lines = [line for row in reversed(rows[1:]) if (line := _say_phases(row, rows[0]))]
+    said = "Causes are not known: run stratlab analyze on two comparable runs with recorded steps."
+    if not lines or not report.get("times_comparable", True):
+        return Section("Why", note(said))
+    items = Markup("").join(Markup("<li>{}</li>").format(line) for line in lines[:MOST_PAIRS])
+    html = Markup('<ul class="causes">{}</ul>').format(items)
+    return Section("Why", html + note(f"By phase of the timed steps. {said}"), mark=mark)
+
+
+def _say_phases(row: RunRow, base: RunRow) -> Markup | None:
+    """Return `zero3 is 83 ms (92 %) slower than single: +37 ms forward, ...`; None where too close for one repeat."""
+    base_ms = base.step_time_ms_p50 or 1.0
+    ms = (row.step_time_ms_p50 or 0.0) - base_ms
+    ends = {phase: (getattr(row, f"{phase}_ms_p50"), getattr(base, f"{phase}_ms_p50")) for phase in PHASES}
+    apart = {phase: a - b for phase, (a, b) in ends.items() if a is not None and b is not None}
+    large = sorted((p for p in apart if abs(apart[p]) > ms / 10), key=lambda p: -abs(apart[p]))
+    pct = 100 * ms / base_ms
+    if pct < LEAST_LEAD_PCT or not large:
+        return None
+    said = ", ".join(f"{'+' if apart[p] >= 0 else '−'}{format_ms(abs(apart[p]))} {p}" for p in large)
+    size = f"{format_ms(ms)} ({pct:.0f} %)"
+    return Markup("<strong>{}</strong> is {} slower than {}: {}.").format(row.run, size, base.run, said)
+
+
 def _list_pairs(pairs: Pairs) -> Markup:
     lines = [Markup("<li>{}</li>").format(_say_pair(pair)) for pair in pairs]
     return Markup('<ul class="causes">{}</ul>').format(Markup("").join(lines))
@@ -176,7 +209,8 @@ def _say_pair(pair: Mapping[str, Any]) -> Markup:
     if not pair["times_comparable"]:
         told = f"{format_ms(pair['run_ms'])} a step, {pair['baseline']} {format_ms(pair['baseline_ms'])}"
         return Markup("<strong>{}</strong> {}.").format(pair["run"], told)
-    lead = Markup("<strong>{}</strong> is {} {}: ").format(pair["run"], size, pair["baseline"])
+    where = " on this CPU" if "cpu" in pair["sources"] else ""
+    lead = Markup("<strong>{}</strong> is {} {}{}: ").format(pair["run"], size, pair["baseline"], where)
     if pair["no_cause"]:
         doubt = "cause not determined" if pct >= LEAST_PCT else "no difference to explain"
         return lead + f"{doubt} ({pair['no_cause']})."

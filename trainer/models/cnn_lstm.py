@@ -10,7 +10,7 @@ from trainer.models.cnn import WIDTHS, build_stages, stage_flops
 from trainer.models.model_with_loss import ForwardFlops, ImageClassifier
 
 # three halvings, with windows of half the width of an image
-NETWORK = {"image": 32, "step": 16, "smallest": 16, "what": "a CNN per frame under an LSTM"}
+NETWORK = {"image": 32, "step": 16, "smallest": 16, "what": "a CNN per frame, then an LSTM"}
 FRAMES = 5
 HIDDEN = 128
 

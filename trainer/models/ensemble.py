@@ -11,7 +11,7 @@ from stratlab_spec.settings.config import Config
 from trainer.models.cnn import ConvNet
 from trainer.models.model_with_loss import ForwardFlops, ImageClassifier
 
-NETWORK = {"image": 32, "step": 8, "smallest": 8, "what": "several members with one average of logits"}
+NETWORK = {"image": 32, "step": 8, "smallest": 8, "what": "three small CNNs whose logits are averaged"}
 MEMBERS = 3
 
 
