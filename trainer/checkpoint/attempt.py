@@ -30,7 +30,7 @@ from trainer.checkpoint.folder import CheckpointFolder, Chosen, compare_files, f
 from trainer.checkpoint.source import RESUMED_FROM, choose_origin
 from trainer.distributed.world import gather_objects
 from trainer.engine import Engine
-from trainer.hang_detection.watchdog_thread import do_alone, leave_alone
+from trainer.hang_detection.rank_zero_task import do_alone, leave_alone
 from trainer.run import Run, describe_run
 
 log = logging.getLogger("trainer")

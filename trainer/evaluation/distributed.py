@@ -14,7 +14,8 @@ from trainer.data.batches import Share
 from trainer.data.files import evaluated
 from trainer.distributed.world import World, apply_whole_fp32, open_process_group
 from trainer.hang_detection.heartbeat import Pulse
-from trainer.hang_detection.watchdog_thread import WatchdogThread, do_alone
+from trainer.hang_detection.rank_zero_task import do_alone
+from trainer.hang_detection.watchdog_thread import WatchdogThread
 from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gib
 from trainer.metrics.summary import FROM_CONFIG
 from trainer.metrics.tracking import Recorder

@@ -153,7 +153,7 @@ class Frame(NamedTuple):
     def is_wait(self) -> bool:
         """Return whether the frame waits for other ranks."""
         return "/torch/distributed/" in self.file or self.file.endswith(
-            ("/hang_detection/watchdog_thread.py", "/deepspeed/comm/torch.py")
+            ("/hang_detection/rank_zero_task.py", "/deepspeed/comm/torch.py")
         )
 
     def __str__(self) -> str:

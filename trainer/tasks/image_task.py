@@ -19,7 +19,7 @@ from trainer.data.placement import ImageSource, build_source, resolve_residence
 from trainer.distributed.world import Precision
 from trainer.engine import Engine
 from trainer.hang_detection.heartbeat import Pulse
-from trainer.hang_detection.watchdog_thread import do_alone
+from trainer.hang_detection.rank_zero_task import do_alone
 from trainer.models import build_model
 from trainer.models.batch_norm import average_running_statistics
 from trainer.models.model_with_loss import ImageClassifier, Learner

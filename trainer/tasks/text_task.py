@@ -21,7 +21,7 @@ from trainer.data.batches import Batch, Share, build_text_batch, text_evaluation
 from trainer.data.text.token_rows import open_text
 from trainer.distributed.world import Precision
 from trainer.hang_detection.heartbeat import Pulse
-from trainer.hang_detection.watchdog_thread import do_alone, leave_alone
+from trainer.hang_detection.rank_zero_task import do_alone, leave_alone
 from trainer.models.decoder import Decoder, find_decoder
 from trainer.models.decoder_build import build_decoder
 from trainer.models.model_with_loss import Learner

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.codes import find_codes
-from trainer.hang_detection import watchdog_thread
+from trainer.hang_detection import rank_zero_task
 from trainer.hang_detection import watchdog_thread as witness
 from trainer.hang_detection.heartbeat import Frame, Group, RankState, judge, read_stack
 
@@ -137,7 +137,7 @@ def test_what_has_ended_is_not_under_way(monkeypatch, ended, entries, found):
 
 
 def test_a_wait_for_what_rank_0_does_by_itself_is_a_wait() -> None:
-    assert Frame(watchdog_thread.__file__, 93, "_wait").is_wait
+    assert Frame(rank_zero_task.__file__, 93, "_wait").is_wait
     assert not Frame(witness.__file__, 80, "run").is_wait
 
 

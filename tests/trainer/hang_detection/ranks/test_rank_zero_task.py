@@ -29,7 +29,7 @@ def alone(work):
     import os
 
     from trainer.hang_detection.heartbeat import Pulse
-    from trainer.hang_detection.watchdog_thread import do_alone
+    from trainer.hang_detection.rank_zero_task import do_alone
 
     return do_alone("a test", work, Pulse(None, int(os.environ["RANK"])), TIMEOUT_S)
 
