@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from stratlab import UserError
 from stratlab.helm import find_helm
-from stratlab.user_error import UserError
 
 CHARTS = Path(__file__).parent
 LIBRARY = "run"

@@ -25,9 +25,9 @@ from pathlib import Path
 from experiments.catalogue import FOLDER, Part, list_experiments
 from experiments.part_run import run_part
 from experiments.result import ROOT, Outcome
+from stratlab import UserError
 from stratlab.machine import Interrupted, signals_raise
-from stratlab.sweep.state import only_one
-from stratlab.user_error import UserError
+from stratlab.sweep import only_one
 
 OUT = ROOT / "experiments-results"
 FOUND = "found.json"

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from stratlab.user_error import UserError
+from stratlab import UserError
 
 FOLDER = Path(__file__).parent
 MOUNT = "/results"

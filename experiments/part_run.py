@@ -11,9 +11,9 @@ from pathlib import Path
 from experiments.catalogue import Part
 from experiments.prepared import fill_volume
 from experiments.result import ROOT, Outcome, find_complaints, keep_result, read_report
+from stratlab import UserError
 from stratlab.sweep.definition import read_sweep
 from stratlab.sweep.planned_release import expand
-from stratlab.user_error import UserError
 
 
 def run_part(part: Part, out: Path, keep: Path, parts: int) -> Outcome:

@@ -21,6 +21,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stratlab import UserError
 from stratlab.analysis.foreign_traces import Analysed, analyze_foreign, name_output, parse_pattern
 from stratlab.analysis.run_analysis import NoTraces
 from stratlab.compare.comparison import compare as compare_runs
@@ -30,7 +31,6 @@ from stratlab.compare.variants import parse_varied
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.traces.archives import ArchiveError
 from stratlab.trainer_program import explain_trainer
-from stratlab.user_error import UserError
 
 if TYPE_CHECKING:  # for editors and mypy; at run time `__getattr__` imports them
     from trainer.api import (

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from stratlab import UserError
 from stratlab.commands.analyze import analyze
 from stratlab.commands.cluster import check, logs, wait, watch
 from stratlab.commands.compare import JsonOrFile, compare
@@ -23,7 +24,6 @@ from stratlab.commands.predict import predict
 from stratlab.commands.results import fetch, list_runs, remove
 from stratlab.commands.run import run
 from stratlab.commands.sweep import sweep
-from stratlab.user_error import UserError
 
 STORAGE_FULL = 13
 

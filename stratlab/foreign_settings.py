@@ -2,7 +2,7 @@
 
 `translate_setting` takes one name with its value, `translate_file` a whole file. A name that means exactly one thing
 here is taken, and the caller prints the translation. A name with several meanings is refused with the settings to use
-(`SETTINGS_ELSEWHERE` of stratlab_spec/settings/config.py has the rest of those names).
+(`SETTINGS_ELSEWHERE` of stratlab_spec/settings/config.py). Names of one setting are those of `TAKEN_ELSEWHERE` there.
 
 Sources: transformers 5.23 `TrainingArguments`, accelerate 1.x `accelerate config`, DeepSpeed 0.19 "Configuration JSON".
 """
@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from stratlab.user_error import UserError
-from stratlab_spec.settings.config import STRATEGIES_ELSEWHERE
+from stratlab import UserError
+from stratlab_spec.settings.config import STRATEGIES_ELSEWHERE, TAKEN_ELSEWHERE
 
 AUTO = "auto"
 """DeepSpeed's word for a value that Hugging Face's Trainer fills in."""
@@ -84,21 +84,10 @@ _SCHEDULE = Counterpart(
 )
 
 FLAGS: dict[str, Counterpart] = {
-    **dict.fromkeys(
-        ("batch_size_per_gpu", "per_device_train_batch_size", "train_micro_batch_size_per_gpu"),
-        _is("micro_batch_size"),
-    ),
+    **{name: _is(setting) for name, setting in TAKEN_ELSEWHERE.items()},
     **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), _is(ACCUMULATION)),
-    **dict.fromkeys(("learning_rate", "base_lr"), _is("lr")),
-    **dict.fromkeys(("num_train_epochs", "num_epochs"), _is("epochs")),
     "max_steps": Counterpart(setting="steps", values={"-1": {}}),
-    "num_steps": _is("steps"),
     "lr_scheduler_type": _SCHEDULE,
-    "adam_beta1": _is("beta1"),
-    "adam_beta2": _is("beta2"),
-    "adam_epsilon": _is("eps"),
-    **dict.fromkeys(("max_grad_norm", "gradient_clipping"), _is("clip_norm")),
-    "label_smoothing_factor": _is("label_smoothing"),
     **dict.fromkeys(
         ("gradient_checkpointing", "grad_checkpointing", "enable_gradient_checkpointing"), _BLOCKS
     ),
@@ -107,15 +96,6 @@ FLAGS: dict[str, Counterpart] = {
     "mixed_precision": _PRECISION,
     "optim": _OPTIMIZER,
     "torch_compile": _switch({"compile": "true"}, {"compile": "false"}),
-    "logging_steps": _is("log_every"),
-    "eval_steps": _is("evaluate_every"),
-    "save_steps": _is("checkpoint_every"),
-    "save_total_limit": _is("checkpoint_keep"),
-    "model_name_or_path": _is("model"),
-    "dataset_name": _is("dataset"),
-    **dict.fromkeys(("max_seq_length", "max_length", "block_size"), _is("seq_len")),
-    **dict.fromkeys(("lora_r", "r"), _is("lora_rank")),
-    **dict.fromkeys(("lora_target_modules", "target_modules"), _is("lora_targets")),
     **dict.fromkeys(("num_processes", "num_gpus"), _is(PROCESSES)),
     **dict.fromkeys(("num_machines", "num_nodes", "nnodes"), _is(NODES)),
     **dict.fromkeys(("sync_bn", "sync_batchnorm"), _switch({"batch_norm": "synchronised"})),

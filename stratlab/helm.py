@@ -19,8 +19,8 @@ from typing import Any
 
 import yaml
 
+from stratlab import UserError
 from stratlab.run_settings import SETTINGS, find_problem
-from stratlab.user_error import UserError
 from stratlab.wording import name_allowed
 from stratlab_spec.settings.config import SETTINGS_ELSEWHERE
 from stratlab_spec.settings.wording import VARIABLE

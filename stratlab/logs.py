@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from stratlab import UserError
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, Patience
 from stratlab.cluster.pod_phase import build_row
@@ -14,7 +15,6 @@ from stratlab.cluster.volume_pod import read_file
 from stratlab.cluster.watching import follow_log, read_log
 from stratlab.cluster.workloads import RunAnnotations, Workload, find_workload, sort_by_age
 from stratlab.run_settings import DEFAULT_COMPARISON
-from stratlab.user_error import UserError
 
 
 def read_rank(

@@ -21,7 +21,7 @@ from rich.progress import Progress as Live
 from rich.table import Table
 from rich.text import Text
 
-from stratlab.processes import GrowingWait
+from stratlab.machine import GrowingWait
 
 WINDOW = 50
 PLAIN_INTERVAL_S = 5.0

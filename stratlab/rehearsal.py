@@ -21,10 +21,21 @@ from typing import Any
 
 import yaml
 
-from stratlab.machine import Interrupted, build_machine_env, name_program, say_full, shorten
+from stratlab.machine import (
+    TICK_S,
+    GrowingWait,
+    Interrupted,
+    Processes,
+    build_machine_env,
+    exit_code,
+    free_port,
+    name_program,
+    say_full,
+    shorten,
+    tail,
+)
 from stratlab.pod_commands import Pod
 from stratlab.predict.answering import foretell
-from stratlab.processes import TICK_S, GrowingWait, Processes, exit_code, free_port, tail
 from stratlab.progress import Display, Progress, RunReader, format_seconds
 from stratlab.rehearsal_plan import (
     PlannedRun,
@@ -34,9 +45,8 @@ from stratlab.rehearsal_plan import (
     remove_empty,
     replaced,
 )
-from stratlab.run_directory.files import Shape, read_lines, read_object
+from stratlab.run_directory.files import Shape, find_page, read_lines, read_object
 from stratlab.run_directory.outcome import has_ended, read_events
-from stratlab.run_directory.places import find_page
 from stratlab.traces.discover import MANIFEST, read_dropped
 from stratlab.tracking_server import run_server
 from stratlab.trainer_program import TRAINER, Refused, ask_trainer, list_notes, raise_refused

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stratlab import helm
+from stratlab import UserError, helm
 from stratlab.cluster.workloads import WAITER, pick_jobs
+from stratlab.machine import free_port
 from stratlab.pod_commands import HERE, Pod, build_pod, find_mount, place_on_volume
-from stratlab.processes import free_port
 from stratlab.run_directory.files import is_run
 from stratlab.run_directory.outcome import is_alive
 from stratlab.run_settings import DEFAULT_COMPARISON
-from stratlab.user_error import UserError
 
 # Relevant to a cluster, without effect on a process.
 CLUSTER_ONLY = ("NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding", "ServiceAccount")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
+from stratlab import NothingThere, UserError
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import PodRequest
@@ -19,7 +20,6 @@ from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.cluster.workloads import ENDED, SUSPENDED, Workload, find_workload, list_workloads
 from stratlab.run_directory.outcome import AT_WORK
 from stratlab.run_folders import ListedRun, build_run
-from stratlab.user_error import NothingThere, UserError
 
 WRONG_INPUT = 2
 """Exit code of an older image, which had no other code for this case."""

@@ -20,22 +20,26 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from stratlab import NothingThere, UserError
 from stratlab.machine import say_refused
 from stratlab.run_directory.files import (
+    FETCHED,
+    FOREIGN,
+    check_folder,
+    find_page,
     has_marks,
     is_number,
     is_run,
     read_config,
+    read_foreign,
     read_object,
     read_tail,
     read_world_size,
 )
 from stratlab.run_directory.outcome import AT_WORK, TRACED, is_alive, read_attempts, read_standing
-from stratlab.run_directory.places import FETCHED, FOREIGN, check_folder, find_page, read_foreign
-from stratlab.run_directory.step_numbers import build_summary
+from stratlab.run_directory.record import build_summary
 from stratlab.run_settings import name_model
 from stratlab.tracking import delete_run
-from stratlab.user_error import NothingThere, UserError
 from stratlab.wording import format_number
 
 TAIL_BYTES = 65_536

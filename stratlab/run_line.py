@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stratlab import UserError
 from stratlab.foreign_settings import (
     ACCUMULATION,
     NODES,
@@ -28,9 +29,8 @@ from stratlab.foreign_settings import (
     translate_setting,
 )
 from stratlab.run_settings import SETTINGS
-from stratlab.user_error import UserError
 from stratlab.wording import ask_nearest, name_allowed
-from stratlab_spec.models.decoder_presets import TEXT_HUB_IDS
+from stratlab_spec.models.decoder_config import TEXT_HUB_IDS
 from stratlab_spec.settings.config import MODELS_ELSEWHERE, SETTINGS_ELSEWHERE
 from stratlab_spec.settings.fields import HUB_ID, MODELS, TEXT_DATASETS, TEXT_MODELS
 from stratlab_spec.settings.wording import VARIABLE

@@ -24,12 +24,11 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from stratlab import helm
+from stratlab import UserError, helm
 from stratlab.machine import build_machine_env
 from stratlab.pod_commands import expand, find_mount, place_value
 from stratlab.run_settings import DEFAULT_COMPARISON
 from stratlab.trainer_program import ask_trainer, raise_refused
-from stratlab.user_error import UserError
 
 OF_THE_IMAGE = {
     "HOME": "/tmp",

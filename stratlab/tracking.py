@@ -24,11 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stratlab import UserError
 from stratlab.machine import explain_untrusted
 from stratlab.run_directory.files import read_object
 from stratlab.run_directory.outcome import STOPPED_FROM_OUTSIDE, has_ended, look, read_attempts
-from stratlab.user_error import UserError
-from stratlab_spec.mlflow_run import (
+from stratlab_spec.run_directory import (
     DETAIL,
     LONGEST_TAG,
     NOTE,

@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stratlab.machine import build_machine_env, say_full
-from stratlab.processes import GrowingWait, Processes, free_port, tail
-from stratlab.run_directory.places import check_folder
+from stratlab import NothingThere, UserError
+from stratlab.machine import GrowingWait, Processes, build_machine_env, free_port, say_full, tail
+from stratlab.run_directory.files import check_folder
 from stratlab.tracking import find_places
-from stratlab.user_error import NothingThere, UserError
 
 HOST = "127.0.0.1"
 START_DEADLINE_S = 120.0

@@ -14,13 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from stratlab import NothingThere
 from stratlab.machine import name_program, shorten
-from stratlab.run_directory.files import is_number, is_run, read_line, read_object
-from stratlab.run_directory.places import FETCHED, PAGE, check_folder, find_pod_logs
+from stratlab.run_directory.files import (
+    FETCHED,
+    PAGE,
+    check_folder,
+    find_pod_logs,
+    is_number,
+    is_run,
+    read_line,
+    read_object,
+)
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.tracking import IMPATIENT, does_answer, explain_failure, is_of_this_machine
-from stratlab.user_error import NothingThere
-from stratlab_spec.mlflow_run import NOT_POINTS, find_stored_name, name_metric
+from stratlab_spec.run_directory import NOT_POINTS, find_stored_name, name_metric
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

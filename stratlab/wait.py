@@ -18,13 +18,13 @@ import urllib3
 from kubernetes.client import BatchV1Api
 from kubernetes.client.exceptions import ApiException
 
+from stratlab import UserError
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, Patience, explain, may_pass
 from stratlab.cluster.pods import NO_STATUS_S, explain_no_status
 from stratlab.cluster.watching import DELETED, SYNCED, watch
 from stratlab.cluster.workloads import APIS, ENDED, NO_STATUS, SUCCEEDED, Api, Workload, read_job_end
 from stratlab.run_directory.outcome import Fingerprint, Outcome, fingerprint, look
-from stratlab.user_error import UserError
 
 # After the end: the files must be silent this long, and get at most this long to become complete. A run that
 # succeeded has written everything; another node may see it later (NFS caches a folder for 30 s).

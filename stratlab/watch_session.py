@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from stratlab import UserError
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, Patience
 from stratlab.cluster.pods import NO_STATUS_S, explain_no_status, training_container
@@ -27,7 +28,6 @@ from stratlab.cluster.workloads import (
     find_workload,
     list_workloads,
 )
-from stratlab.user_error import UserError
 from stratlab.watch_state import (
     EVENTS,
     FAILED,

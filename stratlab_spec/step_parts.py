@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-COMM_EXPOSED_PCT = "comm_exposed_pct"  # also a rank's own count (exposed_communication.py)
+COMM_EXPOSED_PCT = "comm_exposed_pct"  # also a rank's own count (trace_events.py)
 PROFILED_MS = "profiled_ms"  # the time of the steps that it is a share of
 
 COMPUTE = "compute"

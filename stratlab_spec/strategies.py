@@ -12,12 +12,12 @@ config.json as `resolved.knobs`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from stratlab_spec.settings.fields import Settings
+    pass
 
 
 CHART_NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
@@ -54,7 +54,7 @@ class StrategyRow:
     file: str
     """In trainer/strategies: the module whose `build` makes its engine."""
     axes: tuple[str, ...]
-    """Axes of the mesh that it may use (stratlab_spec/layout/mesh_rules.py). The first one takes the unclaimed
+    """Axes of the mesh that it may use (stratlab_spec/layout/__init__.py). The first one takes the unclaimed
     processes. If none are claimed, dp_shard of two axes takes the processes of one node: the fast links."""
     builds_empty: Literal["nobody", "others", "everybody"]
     """Ranks whose model comes without memory (strategies): the weights arrive in shards from rank 0, or each rank
@@ -167,12 +167,10 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more:
     )
 
 
-def _sharded(
-    file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **more: Any
-) -> StrategyRow:
+def _sharded(axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **more: Any) -> StrategyRow:
     """Return a row of PyTorch's fully_shard."""
     return StrategyRow(
-        file=file,
+        file="fsdp",
         axes=axes,
         builds_empty="others",
         has_bf16_native=False,
@@ -229,7 +227,6 @@ STRATEGIES: dict[str, StrategyRow] = {
         falls_back_to="fsdp",
     ),
     "fsdp": _sharded(
-        "fsdp",
         ("dp_shard",),
         "gathers",
         "",
@@ -244,7 +241,6 @@ STRATEGIES: dict[str, StrategyRow] = {
         ),
     ),
     "hsdp": _sharded(
-        "hsdp",
         ("dp_replicate", "dp_shard"),
         "gathers in replicas",
         "fsdp",
@@ -364,10 +360,6 @@ COMPILING = tuple(name for name, row in STRATEGIES.items() if row.compiles)
 """Strategies whose blocks can be compiled with any model and layout."""
 
 
-MIB = 2**20
-NO_EFFECT = "no effect: nothing is sharded"
-
-
 KNOBS: dict[str, str] = {
     # sharded: whole gradients of the model on every rank cost more than all that fully_shard has sharded; a pipeline
     # keeps them whole, since its stages reduce once, after the last of many micro-batches
@@ -396,90 +388,3 @@ KNOBS: dict[str, str] = {
 
 for _name, _row in STRATEGIES.items():
     assert not set(_row.knobs) - set(KNOBS), f"{_name}: {set(_row.knobs) - set(KNOBS)} are no knobs"
-
-
-def misplaced_knobs(config: Settings) -> Iterator[str]:
-    """Yield one sentence per knob that is set and that the strategy does not have."""
-    own = STRATEGIES[config.strategy].knobs
-    for name, why in KNOBS.items():
-        if name in config.model_fields_set and name not in own:
-            having = ", ".join(each for each, row in STRATEGIES.items() if name in row.knobs)
-            value = getattr(config, name)
-            typed = str(value).lower() if isinstance(value, bool) else value
-            yield (
-                f"TRAINER_{name.upper()}={typed}: strategy {config.strategy} has no such knob "
-                f"({why}), only {having}; leave it out [SL-knob-strategy]"
-            )
-
-
-def pipeline_problems(config: Settings) -> Iterator[str]:
-    """Yield knobs whose value a pipeline of more than one stage fixes."""
-    if config.accumulate == "sharded":
-        yield (
-            "TRAINER_ACCUMULATE=sharded: not with a pipeline: its stages reduce once per step (torch's schedules); "
-            "expected auto or whole [SL-pipeline-accumulate]"
-        )
-    if config.reshard_after_forward == "on":
-        yield (
-            "TRAINER_RESHARD_AFTER_FORWARD=on: not with a pipeline, which gathers once for all micro-batches of a "
-            "step (torch's schedules); expected auto or off [SL-pipeline-reshard]"
-        )
-
-
-def replica_problems(
-    config: Settings, replicas: int, shards: int, micro_batches: int, stages: int = 1
-) -> Iterator[str]:
-    """Check knobs that replicas of shards, or a single shard, cannot combine.
-
-    torch keeps the sum of the micro-batches' shards that the replicas have yet to add up in the type of the reduction
-    (torch 2.13, _fsdp_collectives.py, `partial_reduce_output`); without replicas it adds to fp32 gradients.
-    """
-    if replicas * shards == 1 and config.reduce_dtype == "bf16":
-        yield (
-            "TRAINER_REDUCE_DTYPE=bf16: no two ranks reduce here, and fully_shard would still round the gradients "
-            "(torch 2.13); use fp32 [SL-reduce-bf16-alone]"
-        )
-    sums = replicas > 1 and micro_batches > 1 and accumulates_sharded(config, stages)
-    if sums and config.reduce_dtype == "bf16":
-        yield (
-            f"TRAINER_REDUCE_DTYPE=bf16: with {replicas} replicas of the shards torch would add up the gradients of "
-            f"{micro_batches} micro-batches in bf16, which fsdp does in fp32; take fp32, or TRAINER_ACCUMULATE=whole, "
-            "which reduces once per step [SL-reduce-bf16-replicas]"
-        )
-
-
-def accumulates_sharded(config: Settings, stages: int = 1) -> bool:
-    """Return whether fully_shard reduces the gradients of each micro-batch, instead of once per step.
-
-    Args:
-        stages: of a pipeline.
-    """
-    return config.accumulate == "sharded" or (config.accumulate == "auto" and stages == 1)
-
-
-def reshards_after_forward(config: Settings, stages: int = 1) -> bool:
-    """Return whether parameters are freed between forward and backward pass, and gathered again."""
-    setting = config.reshard_after_forward
-    return setting == "on" or (setting == "auto" and stages == 1)
-
-
-def reduce_bucket_bytes(config: Settings) -> int:
-    """Return the bytes of gradients that ddp and DeepSpeed reduce together."""
-    return (config.reduce_bucket_mib or STRATEGIES[config.strategy].reduce_bucket_mib) * MIB
-
-
-def resolve_knobs(config: Settings, stages: int = 1, *, shards: bool = True) -> dict[str, Any]:
-    """Return every knob of the run's strategy with its resolved value.
-
-    Args:
-        shards: whether fully_shard has more than one rank to shard over; otherwise it does not gather.
-    """
-    decided: dict[str, Any] = {
-        "accumulate": "sharded" if accumulates_sharded(config, stages) else "whole",
-        "reshard_after_forward": "on" if reshards_after_forward(config, stages) else "off",
-        "reduce_bucket_mib": reduce_bucket_bytes(config) // MIB,
-    }
-    own = STRATEGIES[config.strategy].knobs
-    if not shards and "accumulate" in own:  # one of fully_shard's strategies
-        decided |= dict.fromkeys(("reshard_after_forward", "prefetch_blocks"), NO_EFFECT)
-    return {name: decided.get(name, getattr(config, name)) for name in own}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.run_directory import write_json
-from trainer.distributed.provenance import read_git_sha, read_versions
 from trainer.distributed.world import processor_name
+from trainer.run import read_git_sha, read_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RAW = ROOT / "reports" / "raw"

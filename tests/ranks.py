@@ -31,7 +31,7 @@ from typing import IO, Any, NoReturn
 
 import cloudpickle
 
-from stratlab.processes import EXTENSIONS, free_port
+from stratlab.machine import EXTENSIONS, free_port
 from tests.budget import charge, running_test
 from tests.programs import HANDLES, STARTS, serve_program, write_stand_in
 from tests.session import TICK_S, find_server, has_ended, tell_address
@@ -55,7 +55,7 @@ HEAVY = (  # with pytest: a function of a test file brings its file's imports in
     "trainer.data.text.token_rows", "trainer.data.text.tokenizer", "trainer.models.cnn", "trainer.models.export",
     "trainer.models.hugging_face", "trainer.tasks.image_task", "trainer.tasks.text_task",
     "trainer.measuring.operators", "trainer.worker", "trainer.strategies.ddp", "trainer.strategies.fsdp",
-    "trainer.strategies.hsdp", "trainer.strategies.single", "trainer.strategies.zero", "trainer.strategies.nd",
+    "trainer.strategies.single", "trainer.strategies.zero", "trainer.strategies.nd",
 )  # fmt: skip
 SETTINGS = {
     "OMP_NUM_THREADS": "1",

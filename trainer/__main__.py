@@ -35,7 +35,7 @@ with packages_needed():
     from stratlab_spec.run_directory import RunDirectory
     from stratlab_spec.settings.config import Config, rename_variables
     from stratlab_spec.settings.wording import OPTIONS, SpellingFormatter, spell
-    from trainer.distributed.machine import read_node, trust_given
+    from trainer.distributed import read_node, trust_given
     from trainer.environment.launcher import check_environment
     from trainer.launch import preflight
     from trainer.launch import torchrun as accelerators

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
             case "culprit":
                 from trainer.launch.ledger import main as run
             case "replay":
-                from trainer.launch.mlflow_replay import main as run
+                from trainer.launch.tensorboard import main_of_replay as run
             case "tensorboard":
                 from trainer.launch.tensorboard import main as run
             case _:

@@ -30,10 +30,9 @@ from stratlab_spec.registry import INITIAL_WEIGHTS, describe_starting_weights
 from stratlab_spec.run_directory import RUNGS, read_own_rungs, write_json
 from stratlab_spec.schedule import profile_first_from
 from stratlab_spec.settings.config import Config, ConfigError
-from stratlab_spec.settings.library_rules import describe_quantized, missing_rank_variables
+from stratlab_spec.settings.library_rules import describe_quantized, missing_rank_variables, resolve_knobs
 from stratlab_spec.settings.rules import snapshot_problems
 from stratlab_spec.settings.wording import SpellingFormatter
-from stratlab_spec.strategies import resolve_knobs
 from trainer.checkpoint.attempt import export_weights, open_attempt
 from trainer.checkpoint.store import Checkpoints
 from trainer.data.batches import Share
@@ -55,10 +54,10 @@ from trainer.launch.ledger import read_pod_name
 from trainer.launch.rendezvous import leave_mark, read_rank
 from trainer.launch.torchrun import refuse
 from trainer.loop import train
+from trainer.measuring import Phases
 from trainer.measuring.hardware import MachineLoad, Meter
 from trainer.measuring.held_tensors import Census
 from trainer.measuring.memory import TrainingMemory, open_counters
-from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.metrics.final import write_results
 from trainer.metrics.progress import ProgressLog

@@ -16,8 +16,7 @@ from benchmarks.gpu.attention_paths import draw_documents, relative_error
 from benchmarks.gpu.measuring import Call, compare_ways, free_memory
 from benchmarks.gpu.numerics import chunked_loss, draw_case, plain_loss
 from benchmarks.gpu.session import Session
-from trainer.models.decoder import causal_attention, repeat_heads
-from trainer.models.packing import Bounds, build_mask
+from trainer.models.packing import Bounds, build_mask, causal_attention, repeat_heads
 
 LENGTHS = (256, 257, 264)
 CHUNKS = (2, 4, 8, 16)
@@ -247,7 +246,7 @@ def _build_vit_block(session: Session) -> tuple[nn.Module, Tensor, dict[str, Any
 def _build_decoder_block(session: Session) -> tuple[nn.Module, Tensor, dict[str, Any]]:
     from transformers import Qwen2Model
 
-    from stratlab_spec.models.decoder_presets import SHAPES
+    from stratlab_spec.models.decoder_config import SHAPES
     from trainer.models.decoder import describe
 
     shape = SHAPES["qwen_tiny" if session.tiny else "qwen2.5-3b"]

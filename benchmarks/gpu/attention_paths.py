@@ -17,8 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
-from trainer.models.decoder import causal_attention, repeat_heads
-from trainer.models.packing import Bounds, Packing, Spans, attend_spans, build_packing
+from trainer.models.packing import (
+    Bounds,
+    Packing,
+    Spans,
+    attend_spans,
+    build_packing,
+    causal_attention,
+    repeat_heads,
+)
 
 if TYPE_CHECKING:
     from benchmarks.gpu.session import Session

@@ -18,9 +18,8 @@ from benchmarks.gpu import attention_paths as paths
 from benchmarks.gpu.session import NotHere, Session
 from trainer.data.text.token_rows import IGNORED
 from trainer.models.chunked_cross_entropy import token_loss
-from trainer.models.decoder import causal_attention
 from trainer.models.model_with_loss import sum_losses
-from trainer.models.packing import choose_path, read_offer
+from trainer.models.packing import causal_attention, choose_path, read_offer
 
 HEADS = ((16, 2, 128), (16, 16, 80), (12, 12, 64))  # heads, kv heads, dim: Qwen2.5-3B, ViT-H, ViT-B
 LENGTHS = (2048, 257, 256, 577)

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from stratlab.processes import MARK, Processes
+from stratlab.machine import MARK, Processes
 
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 

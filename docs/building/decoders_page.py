@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratlab_spec.models.decoder import count_parameters
-from stratlab_spec.models.decoder_presets import QUANTIZED, SHAPES, TEXT_HUB_IDS
+from stratlab_spec.models.decoder_config import QUANTIZED, SHAPES, TEXT_HUB_IDS
 
 
 def write_decoders(repository: Path) -> str:
@@ -21,7 +21,7 @@ def write_decoders(repository: Path) -> str:
         [
             "# Decoders\n",
             "Presets of `run.config.model` with the exact shape of a published decoder, generated from "
-            "`stratlab_spec/models/decoder_presets.py`. Parameters are unique ones. `nd` splits these dims "
+            "`stratlab_spec/models/decoder_config.py`. Parameters are unique ones. `nd` splits these dims "
             "in addition to data. [Models](../models.md#decoders) has the limits of each family.\n",
             "| preset | Hugging Face hub | parameters | `nd` splits | weights |",
             "|---|---|--:|---|---|",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stratlab.metrics_exporter import FACTS, RANK_ROWS, ROWS
-from stratlab_spec.mlflow_run import DETAIL, HEADLINES
+from stratlab_spec.run_directory import DETAIL, HEADLINES
 
 OF_ANALYSIS = {
     f"{DETAIL}trace/<number>": "each number of `mean` in `report.json`, such as `detail/trace/step_ms`",
@@ -38,7 +38,7 @@ def write_metrics(repository: Path) -> str:
     return "\n".join(
         [
             "# Metrics\n",
-            "Names of the metrics of a run, generated from `stratlab_spec/mlflow_run.py` and "
+            "Names of the metrics of a run, generated from `stratlab_spec/run_directory.py` and "
             "`stratlab/metrics_exporter.py`. Units end the names. [Monitoring](../monitoring.md) shows how to follow "
             "them.\n",
             "## MLflow and TensorBoard\n",

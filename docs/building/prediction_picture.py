@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from stratlab.drawing.canvas import Scale, legend, line, rect, text, x_axis
-from stratlab.drawing.picture import build_picture
+from stratlab.drawing.page import build_picture
+from stratlab.predict import Prediction
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
-from stratlab.predict.prediction import Prediction
 from stratlab_spec.memory import DEVICE_GIB
 from stratlab_spec.memory.prediction import GATE
 from stratlab_spec.memory.profiles import GIB, SHIPPED, BadOperationsFile, read_operations

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from stratlab.drawing.canvas import rect, text
-from stratlab.drawing.picture import build_picture
+from stratlab.drawing.page import build_picture
 from stratlab_spec.models.decoder import VIRTUAL_STAGES
 
 RANKS, MICRO_BATCHES = 4, 8

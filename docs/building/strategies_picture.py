@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from markupsafe import Markup
 
 from stratlab.drawing.canvas import line, rect, text
-from stratlab.drawing.picture import build_picture
+from stratlab.drawing.page import build_picture
 from stratlab_spec.strategies import KINDS, PHASES, STRATEGIES, StrategyRow
 
 WIDTH = 440.0

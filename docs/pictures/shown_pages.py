@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 H200 = ROOT / "tests/data/runs/h200"
 DEMO = FOLDER / "demo.tar.xz"
-GIVEN_TO_MLFLOW = (DEMO, ROOT / "stratlab_spec/mlflow_run.py", ROOT / "stratlab/tracking.py")
+GIVEN_TO_MLFLOW = (DEMO, ROOT / "stratlab_spec/run_directory.py", ROOT / "stratlab/tracking.py")
 KEYWORD = b"page"
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

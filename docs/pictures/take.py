@@ -20,7 +20,7 @@ from stratlab.compare.publishing import log_comparison
 from stratlab.tracking import find_places
 from stratlab.tracking_server import run_server
 from stratlab_spec.run_directory import RunDirectory
-from trainer.launch.mlflow_replay import replay
+from trainer.launch.tensorboard import replay
 
 # on MLflow's page: the panel at the right, its note about views, and the tools that every chart shows without a mouse
 IN_THE_WAY = (

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stratlab import UserError
 from stratlab.analysis.measure import Progress
 from stratlab.analysis.run_analysis import NoTraces, analyze_found, check_replaceable
 from stratlab.analysis.run_facts import build_foreign_facts, say_ranks
-from stratlab.run_directory.files import MARKS, RUN_FOLDERS, is_run
-from stratlab.run_directory.places import FOREIGN, read_foreign, write_foreign
+from stratlab.run_directory.files import FOREIGN, MARKS, RUN_FOLDERS, is_run, read_foreign, write_foreign
 from stratlab.traces.archives import OTHER_ENDING, collect_files, find_archive_stem
 from stratlab.traces.discover import Found, TraceFinding
 from stratlab.traces.experiments import (
@@ -29,7 +29,6 @@ from stratlab.traces.experiments import (
     sort_experiments,
 )
 from stratlab.traces.rank_identity import strip_ending
-from stratlab.user_error import UserError
 
 OURS = {FOREIGN, "analysis"}
 

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from stratlab import UserError
 from stratlab.analysis.collective_calls import CallKind, Matching
 from stratlab.analysis.rank import (
     RankAnalysis,
@@ -39,12 +40,11 @@ from stratlab.analysis.rank import (
     read_rank_trace,
     write_reading,
 )
-from stratlab.analysis.step_timeline import choose_step
+from stratlab.analysis.time_breakdown import choose_step
 from stratlab.machine import read_version
 from stratlab.run_directory.files import LARGEST_WORLD, read_object
 from stratlab.traces.chunks import TraceError
 from stratlab.traces.discover import TraceFinding
-from stratlab.user_error import UserError
 from stratlab_spec.trace_events import Times
 
 Progress = Callable[[str], None]

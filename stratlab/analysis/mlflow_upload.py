@@ -17,11 +17,10 @@ from stratlab import tracking as redirect
 from stratlab.analysis.advice_rules import DOUBTS
 from stratlab.analysis.summaries import say_headline, sum_named_parts
 from stratlab.drawing import drop_file_links
-from stratlab.run_directory.files import read_object
+from stratlab.run_directory.files import PAGE, read_object
 from stratlab.run_directory.outcome import has_ended, read_attempts
-from stratlab.run_directory.places import PAGE
 from stratlab.tracking import IMPATIENT, TRACE, build_artifact_place, environment, impatient, read_run_id
-from stratlab_spec.mlflow_run import NOTE, build_note, describe_run, may_describe
+from stratlab_spec.run_directory import NOTE, build_note, describe_run, may_describe
 from stratlab_spec.step_parts import COMPUTE
 
 RUN_FILES = ("config.json", "summary.json", "evaluation.json", "metrics.jsonl", "attempts.jsonl")

@@ -15,6 +15,7 @@ from typing import Any, get_origin
 import msgspec
 import numpy as np
 
+from stratlab import UserError
 from stratlab.analysis.collective_calls import CallKind, Match, find_calls
 from stratlab.analysis.kernels import (
     CollectiveRow,
@@ -41,13 +42,16 @@ from stratlab.analysis.step_rows import (
     build_step_rows,
     find_labels,
 )
-from stratlab.analysis.step_timeline import DrawnStep, States, build_drawn_step, build_states
 from stratlab.analysis.time_breakdown import (
+    DrawnStep,
     MeasuredTrace,
+    States,
+    build_drawn_step,
     build_exposure,
     build_measured,
     build_partition,
     build_segments,
+    build_states,
     sum_parts,
 )
 from stratlab.traces.chunks import TraceError
@@ -62,7 +66,6 @@ from stratlab.traces.trace import (
     find_steps,
     load_trace,
 )
-from stratlab.user_error import UserError
 from stratlab_spec.trace_events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stratlab import NothingThere
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.run_directory.files import read_config, read_line, read_object
 from stratlab.run_directory.outcome import is_alive
-from stratlab.run_directory.step_numbers import build_summary
+from stratlab.run_directory.record import build_summary
 from stratlab.traces.discover import Manifest, TraceFinding
-from stratlab.user_error import NothingThere
 
 OF_SETTINGS = ("strategy", "model", "dataset", "precision", "seed", "global_batch_size", "micro_batch_size")
 OF_RESOLVED = (

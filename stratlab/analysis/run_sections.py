@@ -35,13 +35,13 @@ from stratlab.drawing import (
     subtitle,
     way_back,
 )
-from stratlab.run_directory.files import read_object
-from stratlab.run_directory.places import (
+from stratlab.run_directory.files import (
     SERVER,
     find_comparison_page,
     find_page,
     find_rank_logs,
     find_rank_traces,
+    read_object,
 )
 from stratlab.tracking import find_run_page
 from stratlab.wording import capitalize, format_count, format_fact, format_number, format_range

@@ -17,6 +17,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from stratlab import UserError
 from stratlab.analysis.measure import (
     SHARES,
     MissingShare,
@@ -31,7 +32,6 @@ from stratlab.analysis.run_analysis import analyze_found, check_replaceable
 from stratlab.analysis.run_facts import RunFacts, read_facts
 from stratlab.run_directory.files import read_object
 from stratlab.traces.discover import Found, find_traces
-from stratlab.user_error import UserError
 
 MERGER = "merger"
 SHARE, DONE = "share", "done"

@@ -8,7 +8,6 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.analysis.rank import RankAnalysis
-from stratlab.analysis.step_timeline import STATES, DrawnCall, DrawnStep, coarsen
 from stratlab.analysis.summaries import (
     PHASES,
     build_collective_summary,
@@ -23,6 +22,7 @@ from stratlab.analysis.summaries import (
     sum_known,
     sum_named_parts,
 )
+from stratlab.analysis.time_breakdown import STATES, DrawnCall, DrawnStep, coarsen
 from stratlab.drawing import (
     Column,
     Columns,
@@ -34,7 +34,7 @@ from stratlab.drawing import (
     stacked_bars,
     subtitle,
 )
-from stratlab.drawing.timeline import Span, TimelineRow, build_timeline
+from stratlab.drawing.canvas import Span, TimelineRow, build_timeline
 from stratlab.wording import fit_digits, format_count, format_number, format_range
 from stratlab_spec.step_parts import (
     BUBBLE,

@@ -24,9 +24,9 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config import kube_config
 from kubernetes.config.config_exception import ConfigException
 
+from stratlab import UserError
 from stratlab.cluster import ClusterError
 from stratlab.cluster.pod_template import PodResources, parse_pod_resources
-from stratlab.user_error import UserError
 from stratlab.wording import name_allowed
 
 PASSING = (429, 500, 502, 503, 504)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stratlab.user_error import UserError
+from stratlab import UserError
 
 OPTION = "--pod-resources (or STRATLAB_POD_RESOURCES)"
 ENTRY = re.compile(r"(requests|limits)\.([A-Za-z0-9][A-Za-z0-9._/-]*)=(.+)")

@@ -11,8 +11,8 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from stratlab.commands.options import TrackingUri
-from stratlab.user_error import NothingThere, UserError
+from stratlab import NothingThere, UserError
+from stratlab.commands import TrackingUri
 
 MISSING = NothingThere.exit_code
 NO_HTA = (
@@ -134,10 +134,9 @@ def _analyze_run(
     run_dir: Path, tracking_uri: str | None, share: str, shares: int, job: str, answers: TextIO | None
 ) -> None:
     from stratlab.analysis.measure import parse_share
-    from stratlab.analysis.run_analysis import NoTraces, analyze_run
+    from stratlab.analysis.run_analysis import NoTraces, analyze_run, say_untraced
     from stratlab.analysis.run_facts import NoRun
     from stratlab.analysis.share_job import analyze_in_job
-    from stratlab.analysis.untraced import say_untraced
     from stratlab.tracking import close_ended_run
 
     to: Any = {"tracking_uri": tracking_uri, "progress": _say}

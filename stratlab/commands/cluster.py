@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from stratlab.commands.options import (
+from stratlab import UserError
+from stratlab.commands import (
     Certificates,
     Claim,
     Context,
@@ -27,7 +28,6 @@ from stratlab.commands.options import (
     say,
 )
 from stratlab.tracking import check_tracking_uri, close_run
-from stratlab.user_error import UserError
 from stratlab.wording import format_count
 
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from stratlab.commands.options import (
+from stratlab import UserError
+from stratlab.commands import (
     Certificates,
     Claim,
     Context,
@@ -26,7 +27,6 @@ from stratlab.commands.options import (
     TrackingUri,
     open_console,
 )
-from stratlab.user_error import UserError
 
 NAME, PRINTED = "--json", "-"
 
@@ -205,7 +205,7 @@ def _compare_there(
         asked: options of the comparison itself, by their name in Python; None = left out.
     """
     from stratlab.cluster.connection import connect
-    from stratlab.cluster.results_location import find_place
+    from stratlab.cluster.volume_pod import find_place
     from stratlab.compare.publishing import build_options, compare_on_cluster
     from stratlab.machine import signals_raise
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratlab.commands.options import HelmSettings, HelmValues, RunName, print_json, say
-from stratlab.user_error import UserError
+from stratlab import UserError
+from stratlab.commands import HelmSettings, HelmValues, RunName, print_json, say
 
 if TYPE_CHECKING:
     from stratlab.rehearsal import RunEnd

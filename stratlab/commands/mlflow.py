@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from stratlab.commands.options import (
+from stratlab import UserError
+from stratlab.commands import (
     Certificates,
     Claim,
     Context,
@@ -25,7 +26,6 @@ from stratlab.commands.options import (
     print_json,
     say,
 )
-from stratlab.user_error import UserError
 
 metrics = typer.Typer(help="Metrics of a run and MLflow.", no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -60,7 +60,7 @@ def replay(
 
     Example: stratlab metrics replay demo/ddp --on-cluster --namespace stratlab
     """
-    from stratlab.cluster.results_location import read_name
+    from stratlab.cluster.volume_pod import read_name
     from stratlab.cluster.workloads import find_workload
     from stratlab.machine import signals_raise
     from stratlab.metrics import replay_here, replay_on_cluster
@@ -101,7 +101,7 @@ def serve(
         ) from None
     from stratlab.machine import signals_raise
     from stratlab.metrics_exporter import RunGauges
-    from stratlab.run_directory.places import check_folder
+    from stratlab.run_directory.files import check_folder
 
     check_folder(results, "the folder of results")
     registry = CollectorRegistry()
@@ -177,7 +177,7 @@ def wandb(
 
     Example: stratlab export wandb results/runs/demo --offline
     """
-    from stratlab.wandb_export import export_to_wandb, list_exported
+    from stratlab.metrics import export_to_wandb, list_exported
 
     for sentence in export_to_wandb(list_exported(runs), project, entity, output, offline=offline):
         print(sentence, flush=True)

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from stratlab.commands.options import open_console
-from stratlab.user_error import UserError
+from stratlab import UserError
+from stratlab.commands import open_console
 from stratlab_spec.memory import DEVICE_GIB
 
 NOTHING_FITS = 10
@@ -85,10 +85,10 @@ def predict(
 
     Example: stratlab predict --model qwen2.5-3b --gpus 8
     """
+    from stratlab.predict import Prediction
     from stratlab.predict.answering import Unknown, answer
     from stratlab.predict.asking import ask_of_charts, ask_of_model
     from stratlab.predict.counting import find_cache
-    from stratlab.predict.prediction import Prediction
     from stratlab.predict.remedies import ALLOWED
     from stratlab_spec.memory.prediction import Verdict
     from stratlab_spec.memory.profiles import SHIPPED, BadOperationsFile, read_operations
@@ -154,8 +154,7 @@ def predict(
 
 
 def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ignore[type-arg]
-    from stratlab.predict.prediction_report import list_commands, list_uncounted
-    from stratlab.predict.prediction_screen import build_screen
+    from stratlab.predict.prediction_report import build_screen, list_commands, list_uncounted
 
     console = open_console()
     console.print(build_screen(answers, device_gib, console.width))

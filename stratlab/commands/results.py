@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratlab.commands.options import (
+from stratlab import UserError
+from stratlab.commands import (
     Certificates,
     Claim,
     Context,
@@ -28,7 +29,6 @@ from stratlab.commands.options import (
     print_json,
     say,
 )
-from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
     from stratlab.run_folders import ListedRun
@@ -126,8 +126,7 @@ def fetch(
 
     Example: stratlab fetch demo --with traces --output fetched --namespace stratlab
     """
-    from stratlab.cluster.results_location import NAME
-    from stratlab.cluster.volume_pod import read_folder
+    from stratlab.cluster.volume_pod import NAME, read_folder
     from stratlab.machine import signals_raise
     from stratlab.run_folders import check_target, unpack
 
@@ -253,7 +252,7 @@ def _remove_there(
     asked: Sequence[str], older_than: str, with_mlflow: bool, yes: bool, **cluster: Any
 ) -> list[str]:
     """Remove the runs in a pod. `cluster`: as `open_volume` takes it."""
-    from stratlab.cluster.results_location import read_name
+    from stratlab.cluster.volume_pod import read_name
     from stratlab.machine import signals_raise
     from stratlab.results_pods import check_ended, list_on_cluster, remove_on_cluster
 

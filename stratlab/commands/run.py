@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratlab.commands.options import print_json, say
-from stratlab.user_error import UserError
+from stratlab import UserError
+from stratlab.commands import print_json, say
 
 if TYPE_CHECKING:
     from stratlab.run_line import RunLine

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratlab.commands.options import Context, PodResources, open_console, print_json
-from stratlab.user_error import UserError
+from stratlab import UserError
+from stratlab.commands import Context, PodResources, open_console, print_json
 from stratlab.wording import format_count
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from stratlab.progress import SweepDisplay
-    from stratlab.sweep.cluster_sweep import Result
+    from stratlab.sweep import Decision, State
     from stratlab.sweep.definition import Tune
+    from stratlab.sweep.execution import Result
     from stratlab.sweep.planned_release import Planned, Release
-    from stratlab.sweep.state import Decision, State
 
 
 CHECKING = "checking the settings of every release"
@@ -161,19 +161,19 @@ def sweep(
     from stratlab.helm import find_helm
     from stratlab.machine import Interrupted, signals_raise
     from stratlab.progress import SweepDisplay
-    from stratlab.sweep.cluster_sweep import (
+    from stratlab.sweep import only_one, read_state, state_file, tuning_file
+    from stratlab.sweep.definition import list_varied, read_sweep
+    from stratlab.sweep.execution import (
         ClusterPlace,
         carry_out,
         decide_all,
         record_plan,
         record_result,
+        rehearse_sweep,
         uninstall_ended,
     )
-    from stratlab.sweep.definition import list_varied, read_sweep
     from stratlab.sweep.helm_release import Site
     from stratlab.sweep.planned_release import build_sweep_plan, check_settings, foretell_all
-    from stratlab.sweep.rehearsed_sweep import rehearse_sweep
-    from stratlab.sweep.state import only_one, read_state, state_file, tuning_file
     from stratlab.sweep.tuning_loop import Workbench, check_candidates, tune_strategies
     from stratlab.sweep.tuning_search import name_tuning
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratlab import UserError
 from stratlab.compare.causes import (
     CPU_ORIGIN,
     NOT_TRACED,
@@ -16,14 +17,13 @@ from stratlab.compare.causes import (
     find_main_cause,
     find_remedy,
     format_ms,
+    list_busy,
 )
 from stratlab.compare.fairness import SETTINGS, Fairness
-from stratlab.compare.flags import list_busy
 from stratlab.compare.run_rows import Rows, RunRow
 from stratlab.compare.step_difference import TracedStep, build_differences, build_traced_step
 from stratlab.compare.variants import UNKNOWN, find_typical
 from stratlab.compare.winners import LEAST_LEAD_PCT, Band
-from stratlab.user_error import UserError
 from stratlab.wording import name_allowed
 
 OWN = "runs"

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
+from stratlab import UserError
 from stratlab.compare.attribution import build_attribution
+from stratlab.compare.causes import build_flags
 from stratlab.compare.efficiency import FREE, build_scaling, build_sharding, name_series, say_scaling
 from stratlab.compare.fairness import (
     FIELD,
@@ -25,7 +27,6 @@ from stratlab.compare.fairness import (
     say_degenerate,
     split_groups,
 )
-from stratlab.compare.flags import build_flags
 from stratlab.compare.placement import ComparedRun, apply_place
 from stratlab.compare.run_rows import Rows, apply_others, build_row
 from stratlab.compare.run_sources import NOT_IN_MLFLOW, apply_tuning
@@ -44,9 +45,8 @@ from stratlab.compare.winners import (
     name_winners,
     write_winners,
 )
-from stratlab.user_error import UserError
 from stratlab.wording import format_fact, format_number
-from stratlab_spec.timed_steps import WARM_UP_STEPS
+from stratlab_spec.schedule import WARM_UP_STEPS
 
 ONE_RUN = "one run, nothing to compare"
 NO_RUN = "no finished run, nothing to compare"

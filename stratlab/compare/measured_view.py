@@ -38,8 +38,8 @@ from stratlab.drawing import (
     stacked_bars,
     subtitle,
 )
+from stratlab.run_directory.files import MERGED, find_page, find_rank_logs, find_rank_traces, is_beside
 from stratlab.run_directory.outcome import TRACED
-from stratlab.run_directory.places import MERGED, find_page, find_rank_logs, find_rank_traces, is_beside
 from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import find_run_page
 from stratlab.wording import fit_unit, format_count, format_range, name_few

@@ -22,27 +22,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stratlab import NothingThere, UserError
 from stratlab import tracking as runs_page
 from stratlab.cluster import ClusterError
 from stratlab.cluster.pod_template import PodRequest
-from stratlab.compare.answers import Answer, name_answers, say_answer
-from stratlab.compare.causes import format_ms
-from stratlab.compare.efficiency import say_sharding
 from stratlab.compare.report_files import FILES
 from stratlab.compare.run_sources import KIND, KIND_TAG, is_comparison, list_runs
-from stratlab.compare.search_ranking import say_search
-from stratlab.compare.summary_view import name_configurations
-from stratlab.compare.trust import judge_trust
-from stratlab.compare.winners import BY_KEY
+from stratlab.compare.summary_view import describe, describe_compared
 from stratlab.drawing import drop_file_links
 from stratlab.machine import explain_untrusted, name_program, shorten
-from stratlab.run_directory.places import PAGE
+from stratlab.run_directory.files import PAGE
 from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import describe_redirect, find_redirect, impatient, is_of_this_machine, open_directly
 from stratlab.tracking_server import run_server
-from stratlab.user_error import NothingThere, UserError
-from stratlab.wording import format_count
-from stratlab_spec.mlflow_run import NOTE, OWN, build_note, may_describe
+from stratlab_spec.run_directory import NOTE, OWN, build_note, may_describe
 
 if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run
@@ -220,8 +213,6 @@ COMPARED = "\n\n[//]: # (compared)\n\n"
 OLDER = "\n\n---\n\n"
 """The same before version 0.2, at the end."""
 ANSWER_S = 3.0
-SHORT_WHY = 30
-"""Letters of a reason that fits into the first line."""
 
 
 def log_for_user(
@@ -313,61 +304,6 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
         except (MlflowException, OSError) as failure:
             _check_answers(tracking_uri)  # it may have ended meanwhile
             raise NotLogged(f"{tracking_uri}: {str(failure)[:300]} [SL-report-not-logged]") from failure
-
-
-def describe(report: Mapping[str, Any]) -> str:
-    """Return the answer in Markdown: the best by each measure, whether to trust it, and why the others are slower."""
-    report = name_configurations(report)
-    headline, trust = report["headline"], judge_trust(report)
-    won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
-    # MLflow shows the first line until a reader expands it
-    short = [
-        f"{each.question.rstrip('?').partition(' for ')[0]}: {_name(each)}" for each in name_answers(report)
-    ]
-    if short and trust.times and trust.doubts:
-        short[-1] += f" ({trust.doubts[0].name})"
-    lines = ["; ".join(short)] * bool(short)
-    lines += [f"{say_answer(report)} **Fair? {trust.answer}**: {trust.say()}."]
-    lines.append(f"**{headline['verdict']}**: {headline['reason']}; best: {', '.join(won) or 'none named'}")
-    lines += [f"* {answer}" for answer in headline["answers"]]
-    also = [*say_search(report["search"])[1:], *say_sharding(report["sharding"]), *report["remarks"]]
-    lines += [f"* {each}" for each in also]
-    lines += [pair["sentence"] for pair in report["attribution"]["pairs"]]
-    return "\n\n".join(lines)
-
-
-def _name(answer: Answer) -> str:
-    """`**fsdp** (0.72 MiB)`, or `not named (CPU times are not ranked)`."""
-    if answer.open and answer.question == "Fastest" and len(answer.why) <= SHORT_WHY:
-        return f"{answer.answer} ({answer.why})"
-    if answer.open or answer.doubtful:
-        return answer.answer
-    return f"**{answer.answer}** ({answer.number}, {answer.why.partition(', ')[0].partition(';')[0]})"
-
-
-def describe_compared(report: Mapping[str, Any], run: str) -> str:
-    """Return the same for one run: the measures that it is best in, whether to trust them, and its slowness."""
-    names, trust = {row["run"]: row["configuration"] for row in report["runs"]}, judge_trust(report)
-    groups = [group for group in report["group_winners"] if run in group["runs"]] or [report]
-    reasons = groups[0]["winner_reasons"]
-    found = [
-        f"{BY_KEY[metric].name} ({reasons[metric].partition(';')[0]})"
-        for metric, best in groups[0]["winners"].items()
-        if best == names[run]
-    ]
-    all_pairs = name_configurations(report)["attribution"]["pairs"]
-    pairs = [pair for pair in all_pairs if pair["run"] == names[run]]
-    found += [
-        f"{format_ms(abs(pair['difference_ms']))} a step ({abs(pair['difference_pct']):.0f} %) "
-        f"{'slower' if pair['difference_ms'] >= 0 else 'faster'} than {pair['baseline']}"
-        for pair in pairs
-        if pair["comparable"] and pair["times_comparable"]
-    ]
-    lines = [
-        f"**Compared with {format_count(len(names) - 1, 'run')}**: {'; '.join(found) or 'best in nothing named'}. "
-    ]
-    lines[0] += f"**Fair? {trust.answer}**: {trust.say()}."
-    return "\n\n".join([*lines, *(pair["sentence"] for pair in pairs)])
 
 
 def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any], folder: Path) -> Places:

@@ -17,11 +17,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab import UserError
 from stratlab.compare import attribution_view as why
 from stratlab.compare import measured_view as measured
 from stratlab.compare import tradeoffs_view as tradeoffs
 from stratlab.compare import verdict_view as verdict
-from stratlab.compare.comparison import name_knobs, name_search, say_choice
 from stratlab.compare.fairness import FIRST_STEPS
 from stratlab.compare.placement import ComparedRun
 from stratlab.compare.run_rows import (
@@ -35,12 +35,12 @@ from stratlab.compare.run_rows import (
     read_rows,
 )
 from stratlab.compare.summary_view import SHORT, build_markdown, name_configurations, shorten_names
+from stratlab.compare.tradeoffs_view import build_tuning
 from stratlab.compare.trust import find_group
 from stratlab.compare.variants import find_typical
 from stratlab.drawing import (
     HALF,
     Column,
-    Columns,
     Section,
     badge,
     build_page,
@@ -49,12 +49,9 @@ from stratlab.drawing import (
     html_table,
     line_chart,
     note,
-    paragraph,
     subtitle,
 )
-from stratlab.run_directory.files import is_number, is_run, read_object
-from stratlab.run_directory.places import PAGE
-from stratlab.user_error import UserError
+from stratlab.run_directory.files import PAGE, is_number, is_run, read_object
 from stratlab.wording import format_count, format_range, quote
 
 MOST_LINES = 8  # in one chart: the colours of the palette
@@ -359,53 +356,3 @@ def build_classes(runs: Sequence[ComparedRun]) -> list[Section]:
     )
     told = f"lowest accuracy {worst[0]:.1f} %, class {worst[1]}" if worst else ""
     return [Section("Classes", html, folded=True, result=told)]
-
-
-def build_tuning(report: Mapping[str, Any]) -> list[Section]:
-    """Build one section; empty if the strategies were not tuned by a sweep."""
-    tuning = report.get("tuning")
-    if not tuning:
-        return []
-    metric, origin = tuning["metric"], tuning["origin"]
-    html = paragraph(
-        f"By {metric['name']} ({'highest' if metric['highest'] else 'lowest'} is best), one knob at a time, at most "
-        f"{tuning['candidates']} candidates for each combination; {tuning['steps']} steps and "
-        f"{format_count(tuning['repeats'], 'repeat')} of each, in the comparison {tuning['tuning']}. "
-        f"{verdict.describe_hardware(origin)}, {verdict.either(origin['measured_steps'])} steps timed."
-    )
-    for search in tuning["searches"]:
-        html += subtitle(name_search(search)) + _show(search, metric)
-    html += note(measured.NOTES.tuning)
-    told = format_count(sum(not search["why_not"] for search in tuning["searches"]), "combination")
-    return [Section("Tuning", html, folded=True, result=f"{told} tuned")]
-
-
-def _show(search: Mapping[str, Any], metric: Mapping[str, Any]) -> Markup:
-    is_tuned = not search["why_not"]
-    html = paragraph(badge("not tuned", "bad") + f" {search['why_not']}.")
-    if is_tuned:
-        html = paragraph(badge("tuned", "good") + f" {say_choice(search)}.")
-    rows = [
-        {
-            "candidate": name_knobs(each["knobs"]),
-            "taken": badge("taken", "good") if is_tuned and each["knobs"] == search["chosen"] else None,
-            "value": each["value"],
-            "repeats": len(each["values"]),
-            "lead_pct": each["lead_pct"] if each["knobs"] else None,
-            "noise_pct": each["noise_pct"] if each["measured_noise"] and each["knobs"] else None,
-            "why": each["why"] or None,
-            "runs": ", ".join(each["runs"]),
-        }
-        for each in search["tried"]
-    ]
-    columns: Columns = [
-        "candidate",
-        "taken",
-        Column("value", metric["key"], metric["unit"]),
-        "repeats",
-        Column("lead_pct", "better than as it comes", "%", 1),
-        Column("noise_pct", "noise of that", "%", 1),
-        Column("why", "out, because"),
-        "runs",
-    ]
-    return html + html_table(rows, columns) if rows else html

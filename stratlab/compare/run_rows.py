@@ -13,8 +13,7 @@ from typing import Any
 
 from stratlab.compare.placement import build_layout
 from stratlab.run_directory.outcome import TRACED, is_comparable
-from stratlab.run_directory.record import RunRecord
-from stratlab.run_directory.step_numbers import build_numbers
+from stratlab.run_directory.record import RunRecord, build_numbers
 
 Number = float | None
 Text = str | None
@@ -26,7 +25,7 @@ AXES = ("cp", "tp", "pp", "ep")
 
 @dataclass(kw_only=True)
 class SummaryNumbers:
-    """Numbers of summary.json, by the names there; None if one is missing. Step times of older runs: `step_numbers`."""
+    """Numbers of summary.json, by the names there; None if one is missing. Step times of older runs: record.py."""
 
     strategy: Text = None
     model: Text = None

@@ -20,14 +20,13 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from stratlab import NothingThere, UserError
 from stratlab import tracking as redirect
 from stratlab.compare.placement import ComparedRun
 from stratlab.machine import name_program
-from stratlab.run_directory.files import MARKS, is_run
-from stratlab.run_directory.places import FOREIGN, check_folder
+from stratlab.run_directory.files import FOREIGN, MARKS, check_folder, is_run
 from stratlab.run_directory.record import read_run
 from stratlab.tracking_server import ServerFailed
-from stratlab.user_error import NothingThere, UserError
 from stratlab.wording import format_fact
 from stratlab_spec.run_directory import write_json
 

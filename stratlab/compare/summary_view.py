@@ -12,8 +12,9 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from stratlab.compare.answers import say_answer
-from stratlab.compare.efficiency import name_series
+from stratlab.compare.answers import Answer, name_answers, say_answer
+from stratlab.compare.causes import format_ms
+from stratlab.compare.efficiency import name_series, say_sharding
 from stratlab.compare.placement import ComparedRun
 from stratlab.compare.search_ranking import say_search
 from stratlab.compare.tradeoffs_view import SHARDING_COLUMNS, build_search_rows, list_columns, list_points
@@ -22,7 +23,7 @@ from stratlab.compare.verdict_view import (
     describe_origin,
     describe_work,
 )
-from stratlab.compare.winners import read_winners
+from stratlab.compare.winners import BY_KEY, read_winners
 from stratlab.drawing import Column, Columns, escape_markdown, markdown_table
 from stratlab.wording import format_count, quote
 
@@ -154,3 +155,62 @@ def build_markdown(report: Report, runs: Sequence[ComparedRun] = ()) -> str:
 
 def _list(sentences: Iterable[str]) -> str:
     return "\n".join(f"* {escape_markdown(sentence)}" for sentence in sentences)
+
+
+SHORT_WHY = 30
+"""Letters of a reason that fits into the first line."""
+
+
+def describe(report: Mapping[str, Any]) -> str:
+    """Return the answer in Markdown: the best by each measure, whether to trust it, and why the others are slower."""
+    report = name_configurations(report)
+    headline, trust = report["headline"], judge_trust(report)
+    won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
+    # MLflow shows the first line until a reader expands it
+    short = [
+        f"{each.question.rstrip('?').partition(' for ')[0]}: {_name(each)}" for each in name_answers(report)
+    ]
+    if short and trust.times and trust.doubts:
+        short[-1] += f" ({trust.doubts[0].name})"
+    lines = ["; ".join(short)] * bool(short)
+    lines += [f"{say_answer(report)} **Fair? {trust.answer}**: {trust.say()}."]
+    lines.append(f"**{headline['verdict']}**: {headline['reason']}; best: {', '.join(won) or 'none named'}")
+    lines += [f"* {answer}" for answer in headline["answers"]]
+    also = [*say_search(report["search"])[1:], *say_sharding(report["sharding"]), *report["remarks"]]
+    lines += [f"* {each}" for each in also]
+    lines += [pair["sentence"] for pair in report["attribution"]["pairs"]]
+    return "\n\n".join(lines)
+
+
+def _name(answer: Answer) -> str:
+    """`**fsdp** (0.72 MiB)`, or `not named (CPU times are not ranked)`."""
+    if answer.open and answer.question == "Fastest" and len(answer.why) <= SHORT_WHY:
+        return f"{answer.answer} ({answer.why})"
+    if answer.open or answer.doubtful:
+        return answer.answer
+    return f"**{answer.answer}** ({answer.number}, {answer.why.partition(', ')[0].partition(';')[0]})"
+
+
+def describe_compared(report: Mapping[str, Any], run: str) -> str:
+    """Return the same for one run: the measures that it is best in, whether to trust them, and its slowness."""
+    names, trust = {row["run"]: row["configuration"] for row in report["runs"]}, judge_trust(report)
+    groups = [group for group in report["group_winners"] if run in group["runs"]] or [report]
+    reasons = groups[0]["winner_reasons"]
+    found = [
+        f"{BY_KEY[metric].name} ({reasons[metric].partition(';')[0]})"
+        for metric, best in groups[0]["winners"].items()
+        if best == names[run]
+    ]
+    all_pairs = name_configurations(report)["attribution"]["pairs"]
+    pairs = [pair for pair in all_pairs if pair["run"] == names[run]]
+    found += [
+        f"{format_ms(abs(pair['difference_ms']))} a step ({abs(pair['difference_pct']):.0f} %) "
+        f"{'slower' if pair['difference_ms'] >= 0 else 'faster'} than {pair['baseline']}"
+        for pair in pairs
+        if pair["comparable"] and pair["times_comparable"]
+    ]
+    lines = [
+        f"**Compared with {format_count(len(names) - 1, 'run')}**: {'; '.join(found) or 'best in nothing named'}. "
+    ]
+    lines[0] += f"**Fair? {trust.answer}**: {trust.say()}."
+    return "\n\n".join([*lines, *(pair["sentence"] for pair in pairs)])

@@ -12,7 +12,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.compare import measured_view as measured
+from stratlab.compare import verdict_view as verdict
 from stratlab.compare.attribution_view import NOTES
+from stratlab.compare.comparison import name_knobs, name_search, say_choice
 from stratlab.compare.efficiency import AS_PROMISED, TOLERANCE_PCT, name_series
 from stratlab.compare.placement import STATE
 from stratlab.compare.run_rows import Rows
@@ -332,3 +335,53 @@ def build_sharding_section(entries: Sequence[Mapping[str, Any]]) -> list[Section
         kept += f" instead of {first['promised_gib'] * factor:.3g}{f', {more} more differ' * bool(more)}"
     html += (stacked_bars(bars, "GiB per rank") if len(entries) <= MOST_DRAWN else Markup("")) + remark
     return [Section("Sharding", html, folded=True, result=kept)]
+
+
+def build_tuning(report: Mapping[str, Any]) -> list[Section]:
+    """Build one section; empty if the strategies were not tuned by a sweep."""
+    tuning = report.get("tuning")
+    if not tuning:
+        return []
+    metric, origin = tuning["metric"], tuning["origin"]
+    html = paragraph(
+        f"By {metric['name']} ({'highest' if metric['highest'] else 'lowest'} is best), one knob at a time, at most "
+        f"{tuning['candidates']} candidates for each combination; {tuning['steps']} steps and "
+        f"{format_count(tuning['repeats'], 'repeat')} of each, in the comparison {tuning['tuning']}. "
+        f"{verdict.describe_hardware(origin)}, {verdict.either(origin['measured_steps'])} steps timed."
+    )
+    for search in tuning["searches"]:
+        html += subtitle(name_search(search)) + _show(search, metric)
+    html += note(measured.NOTES.tuning)
+    told = format_count(sum(not search["why_not"] for search in tuning["searches"]), "combination")
+    return [Section("Tuning", html, folded=True, result=f"{told} tuned")]
+
+
+def _show(search: Mapping[str, Any], metric: Mapping[str, Any]) -> Markup:
+    is_tuned = not search["why_not"]
+    html = paragraph(badge("not tuned", "bad") + f" {search['why_not']}.")
+    if is_tuned:
+        html = paragraph(badge("tuned", "good") + f" {say_choice(search)}.")
+    rows = [
+        {
+            "candidate": name_knobs(each["knobs"]),
+            "taken": badge("taken", "good") if is_tuned and each["knobs"] == search["chosen"] else None,
+            "value": each["value"],
+            "repeats": len(each["values"]),
+            "lead_pct": each["lead_pct"] if each["knobs"] else None,
+            "noise_pct": each["noise_pct"] if each["measured_noise"] and each["knobs"] else None,
+            "why": each["why"] or None,
+            "runs": ", ".join(each["runs"]),
+        }
+        for each in search["tried"]
+    ]
+    columns: Columns = [
+        "candidate",
+        "taken",
+        Column("value", metric["key"], metric["unit"]),
+        "repeats",
+        Column("lead_pct", "better than as it comes", "%", 1),
+        Column("noise_pct", "noise of that", "%", 1),
+        Column("why", "out, because"),
+        "runs",
+    ]
+    return html + html_table(rows, columns) if rows else html

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stratlab.compare.causes import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP
 from stratlab.compare.fairness import AS_SEARCH, COMPARABLE, FIELD, UNSHOWN
-from stratlab.compare.flags import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP
 from stratlab.compare.run_rows import Rows, read_rows
 from stratlab.compare.winners import LEAST_LEAD_PCT, ON_CPU
 from stratlab.wording import format_number

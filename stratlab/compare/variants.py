@@ -17,12 +17,12 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from stratlab import UserError
 from stratlab.compare.placement import KINDS, ComparedRun
 from stratlab.compare.rules import MOMENTS, RULES, SIZES, Difference, Rule
 from stratlab.run_directory.record import RunRecord
-from stratlab.user_error import UserError
 from stratlab.wording import ask_nearest, format_fact
-from stratlab_spec.renamed_settings import take_new_names
+from stratlab_spec.settings import take_new_names
 from stratlab_spec.strategies import KNOBS
 
 UNKNOWN = "unknown"

@@ -35,7 +35,7 @@ from stratlab.drawing import (
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import RunRecord
 from stratlab.wording import capitalize, count_processes, format_count, format_fact, format_number, name_few
-from stratlab_spec.timed_steps import RULE
+from stratlab_spec.schedule import RULE
 
 Report = Mapping[str, Any]
 """report.json, with names of runs as shown."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from stratlab import UserError
 from stratlab.compare.fairness import Fairness
 from stratlab.compare.run_rows import Rows, RunRow
-from stratlab.user_error import UserError
 from stratlab.wording import fit_unit, format_number
 
 # Student's t, two-sided 95 %, by degrees of freedom: a table of every textbook

@@ -9,6 +9,8 @@ for another place.
 
 Tables have numbers right aligned, units in the header, and `-` for unknown values. They are HTML, or Markdown with
 outside text escaped.
+
+`build_picture` returns a drawing as a file of its own, for pages that show it as an image, with its colours.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import hashlib
 import os
 import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from stratlab.drawing.canvas import rect
 from stratlab.wording import fit_unit, format_number
 
 EMPTY = Markup("")
@@ -274,3 +277,36 @@ def markdown_table(rows: TableRows, columns: Columns) -> str:
         cut = [text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in texts]
         lines.append([escape_markdown(text) for text in cut])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+PAGE_CSS = Path(__file__).with_name("page.css")
+COLOURS = re.compile(
+    r"^:root \{.*?\n\}\n|^@media \(prefers-color-scheme: dark\) \{.*?\n\}\n", re.MULTILINE | re.DOTALL
+)
+CLASSES = re.compile(r"(?:text|line|path)?\.([a-z]+\d*)(?:, [^{]+)? \{[^}]*\}")
+GROUND = "svg{font:12px system-ui,'DejaVu Sans',sans-serif}.paper{fill:var(--paper)}"
+
+
+def build_picture(width: float, height: float, parts: Iterable[Markup], label: str) -> str:
+    """A whole SVG file on a ground of its own, so that it is readable on any page.
+
+    Args:
+        label: the alternative text.
+    """
+    body = Markup("").join([rect(0, 0, width, height, "paper"), *parts])
+    return Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" '
+        'aria-label="{2}">\n<style>{3}</style>\n{4}\n</svg>\n'
+    ).format(f"{width:g}", f"{height:g}", label, _style(body), Markup(str(body).replace("><", ">\n<")))
+
+
+def _style(body: Markup) -> Markup:
+    """Return the pages' colours and classes that the drawing uses."""
+    css = PAGE_CSS.read_text()
+    used = {name for names in re.findall(r'class="([^"]+)"', body) for name in names.split()}
+    lines = [found[0] for found in CLASSES.finditer(css) if _names(found[0]) & used]
+    return Markup("\n".join(["".join(COLOURS.findall(css)), GROUND, *lines]))
+
+
+def _names(rule: str) -> set[str]:
+    return set(re.findall(r"\.([a-z]+\d*)", rule.partition("{")[0]))

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stratlab import UserError
+from stratlab.predict import Prediction, predict
 from stratlab.predict.asking import ask_of_pods
 from stratlab.predict.counting import (
     CountRefused,
@@ -21,11 +23,9 @@ from stratlab.predict.counting import (
     find_cache,
     list_refusals,
 )
-from stratlab.predict.prediction import Prediction, predict
 from stratlab.predict.remedies import Look, advise, advise_room, find_idle
 from stratlab.progress import format_seconds
 from stratlab.run_settings import SETTINGS
-from stratlab.user_error import UserError
 from stratlab_spec.memory import DEVICE_GIB
 from stratlab_spec.memory.prediction import Verdict
 from stratlab_spec.memory.profiles import (
@@ -37,9 +37,8 @@ from stratlab_spec.memory.profiles import (
     find_operations,
     read_operations,
 )
-from stratlab_spec.models.decoder_config import size_problems
+from stratlab_spec.models.decoder_config import SHAPES, size_problems
 from stratlab_spec.models.decoder_json import vit_size_problems
-from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.models.model_specs import VIT, read_vit_shape
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import spell_options

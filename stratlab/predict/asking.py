@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from stratlab import UserError
 from stratlab.helm import find_helm, read_chart_name, render_chart
 from stratlab.predict.counting import COUNTED, name_count_of_model
 from stratlab.predict.remedies import DEGREES
 from stratlab.run_settings import SETTINGS, find_problem
-from stratlab.user_error import UserError
 from stratlab.wording import name_allowed
 from stratlab_spec.memory.profiles import OperationsFile, Question
 from stratlab_spec.settings.config import PREFIX

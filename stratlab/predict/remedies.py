@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from stratlab.predict.prediction import Prediction
+from stratlab.predict import Prediction
 from stratlab.run_settings import SETTINGS
 from stratlab_spec.memory.prediction import STATE, Verdict
 from stratlab_spec.memory.profiles import Question

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
+from stratlab import UserError
 from stratlab.compare.variants import PREFIX, REFUSED
-from stratlab.user_error import UserError
 from stratlab.wording import ask_nearest
 
 OLD_VARY = "varied"

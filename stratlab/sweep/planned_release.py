@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from stratlab import UserError
 from stratlab.cluster.workloads import ANALYSIS, APIS, Api, RunAnnotations, Workload, pick_jobs
 from stratlab.helm import read_chart_name, render_chart, write_values
 from stratlab.machine import build_machine_env
@@ -26,7 +27,6 @@ from stratlab.pod_commands import place_value
 from stratlab.predict.answering import foretell
 from stratlab.sweep.definition import STRATEGY, Scalar, Sweep, cannot_start, same
 from stratlab.trainer_program import ask_trainer, list_notes, list_refusals
-from stratlab.user_error import UserError
 from stratlab.wording import ask_nearest
 
 LONGEST_NAME = 52

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from stratlab import UserError
 from stratlab.compare.run_sources import keep_tuning
 from stratlab.progress import SweepDisplay
+from stratlab.sweep import ENDED, State
 from stratlab.sweep.definition import Sweep, Tune
 from stratlab.sweep.planned_release import Planned, Release, build_sweep_plan, check_settings, expand
-from stratlab.sweep.state import ENDED, State
 from stratlab.sweep.tuning_search import (
     METRICS,
     MeasuredCandidate,
@@ -33,7 +34,6 @@ from stratlab.sweep.tuning_search import (
     name_tuning,
     search,
 )
-from stratlab.user_error import UserError
 from stratlab.wording import format_count
 
 ORIGIN = ("backend", "device", "hardware", "world_size", "nodes", "steps", "measured_steps", "versions")

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from stratlab.run_directory.places import FOREIGN
+from stratlab import UserError
+from stratlab.run_directory.files import FOREIGN
 from stratlab.traces.discover import NAME_NO_TEXT
-from stratlab.user_error import UserError
 
 
 class ArchiveError(UserError):

@@ -23,8 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.chunks import split_events
-from stratlab.traces.events import (
+from stratlab.traces import (
     COLLECTIVE_OPERATORS,
     ELEMENT_BYTES,
     GPU_CATEGORIES,
@@ -37,6 +36,7 @@ from stratlab.traces.events import (
     decode_odd_piece,
     decode_piece,
 )
+from stratlab.traces.chunks import split_events
 from stratlab_spec.trace_events import UNLINKED_CATEGORIES
 
 HARDWARE = "Ascend Hardware"

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stratlab import UserError
 from stratlab.run_directory.files import LARGEST_WORLD
 from stratlab.traces.archives import OTHER_ENDING, SourceFile, Unpacked, find_archive_stem, shorten
 from stratlab.traces.chunks import LIMITS, NO_EVENTS, TraceError, read_blocks
@@ -24,7 +25,6 @@ from stratlab.traces.rank_identity import (
     read_identity,
     say_other_name,
 )
-from stratlab.user_error import UserError
 
 ODD = re.compile(r"[^\w.+=-]+")
 LONGEST = 120  # bytes

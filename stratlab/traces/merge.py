@@ -23,8 +23,8 @@ import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
+from stratlab.traces import NO_CLOCK, decode_head, decode_odd_piece, read_base_ns
 from stratlab.traces.chunks import TraceError, say_unreadable, split_events
-from stratlab.traces.events import NO_CLOCK, decode_head, decode_odd_piece, read_base_ns
 from stratlab.traces.merged_events import ABSENT, Renamed, clean, read_ns
 
 LEVEL = 1  # level 6 needs six times as long and saves a quarter

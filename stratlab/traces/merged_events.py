@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from stratlab.traces import UNDECODABLE, Oddities, decode_piece, repair_piece
 from stratlab.traces.chunks import TraceError, build_not_json
-from stratlab.traces.events import UNDECODABLE, Oddities, decode_piece, repair_piece
 
 # Perfetto treats the thread with its process's number as thread 0: stay above the numbers of streams and threads
 FIRST_PROCESS = 10_000_000

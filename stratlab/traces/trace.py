@@ -15,9 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.chunks import TraceError, split_placed
-from stratlab.traces.columns import MARK, Columns, Processes, read_processes
-from stratlab.traces.events import (
+from stratlab.traces import (
     GPU_CATEGORIES,
     UNDECODABLE,
     Behind,
@@ -28,6 +26,8 @@ from stratlab.traces.events import (
     read_base_ns,
     repair_piece,
 )
+from stratlab.traces.chunks import TraceError, split_placed
+from stratlab.traces.columns import MARK, Columns, Processes, read_processes
 from stratlab_spec.trace_events import LABELS, STEP, Intervals, Mask, Times, build_union, is_within
 
 LABEL_CATEGORIES = (

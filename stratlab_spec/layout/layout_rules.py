@@ -13,11 +13,11 @@ from stratlab_spec.models.decoder import VIRTUAL_STAGES
 from stratlab_spec.models.decoder_config import size_problems
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
-from stratlab_spec.settings.library_rules import refused_compositions
-from stratlab_spec.strategies import pipeline_problems, replica_problems
+from stratlab_spec.settings.fields import Settings
+from stratlab_spec.settings.library_rules import accumulates_sharded, refused_compositions
 
 if TYPE_CHECKING:
-    from stratlab_spec.layout.parallel_dims import Axes
+    from stratlab_spec.layout import Axes
     from stratlab_spec.models.decoder import DecoderShape
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -203,3 +203,39 @@ def _adapters(config: Config, shape: DecoderShape) -> Iterator[str]:
 def list_divisors(number: int) -> str:
     """Return `1, 2, 4`"""
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+
+
+def pipeline_problems(config: Settings) -> Iterator[str]:
+    """Yield knobs whose value a pipeline of more than one stage fixes."""
+    if config.accumulate == "sharded":
+        yield (
+            "TRAINER_ACCUMULATE=sharded: not with a pipeline: its stages reduce once per step (torch's schedules); "
+            "expected auto or whole [SL-pipeline-accumulate]"
+        )
+    if config.reshard_after_forward == "on":
+        yield (
+            "TRAINER_RESHARD_AFTER_FORWARD=on: not with a pipeline, which gathers once for all micro-batches of a "
+            "step (torch's schedules); expected auto or off [SL-pipeline-reshard]"
+        )
+
+
+def replica_problems(
+    config: Settings, replicas: int, shards: int, micro_batches: int, stages: int = 1
+) -> Iterator[str]:
+    """Check knobs that replicas of shards, or a single shard, cannot combine.
+
+    torch keeps the sum of the micro-batches' shards that the replicas have yet to add up in the type of the reduction
+    (torch 2.13, _fsdp_collectives.py, `partial_reduce_output`); without replicas it adds to fp32 gradients.
+    """
+    if replicas * shards == 1 and config.reduce_dtype == "bf16":
+        yield (
+            "TRAINER_REDUCE_DTYPE=bf16: no two ranks reduce here, and fully_shard would still round the gradients "
+            "(torch 2.13); use fp32 [SL-reduce-bf16-alone]"
+        )
+    sums = replicas > 1 and micro_batches > 1 and accumulates_sharded(config, stages)
+    if sums and config.reduce_dtype == "bf16":
+        yield (
+            f"TRAINER_REDUCE_DTYPE=bf16: with {replicas} replicas of the shards torch would add up the gradients of "
+            f"{micro_batches} micro-batches in bf16, which fsdp does in fp32; take fp32, or TRAINER_ACCUMULATE=whole, "
+            "which reduces once per step [SL-reduce-bf16-replicas]"
+        )

@@ -17,8 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stratlab_spec.layout.layout_rules import broken_layout_rules
-from stratlab_spec.layout.parallel_dims import (
+from stratlab_spec.layout import (
     FIRST_DIMENSIONS,
     OWN_SEQUENCE_AXIS_FROM,
     Axes,
@@ -27,6 +26,7 @@ from stratlab_spec.layout.parallel_dims import (
     find_ep,
     resolve_layout,
 )
+from stratlab_spec.layout.layout_rules import broken_layout_rules
 from stratlab_spec.memory.model_state import RankMemory, describe_ranks
 from stratlab_spec.memory.prediction import (
     describe_remedies,

@@ -20,9 +20,8 @@ from typing import Any
 
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.models.decoder import FAMILIES, parameter_shapes
-from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.decoder_config import TEXT_HUB_IDS, read_shape
 from stratlab_spec.models.decoder_json import text_part
-from stratlab_spec.models.decoder_presets import TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import (
     HUB_IDS,
     PUBLISHED,

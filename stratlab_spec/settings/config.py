@@ -18,68 +18,81 @@ from typing import Any, get_args
 from pydantic import ValidationError, model_validator
 
 from stratlab_spec.registry import FINETUNED, FINETUNED_NETWORKS, SIZES
-from stratlab_spec.renamed_settings import RENAMED, take_new_names
+from stratlab_spec.settings import KINDS, RENAMED, take_new_names
 from stratlab_spec.settings.fields import MODELS, Refusal, Settings
 from stratlab_spec.settings.rules import broken_settings
-from stratlab_spec.settings.values import KINDS
 
+_CALLED = (
+    ("lr", "learning_rate base_lr", ""),
+    ("model", "model_name_or_path", "model_type model_name"),
+    ("dataset", "dataset_name", ""),
+    ("seq_len", "max_seq_length max_length block_size", ""),
+    ("micro_batch_size", "batch_size_per_gpu per_device_train_batch_size train_micro_batch_size_per_gpu", ""),
+    ("epochs", "num_train_epochs num_epochs", ""),
+    ("steps", "max_steps num_steps", ""),
+    ("clip_norm", "max_grad_norm gradient_clipping", ""),
+    ("label_smoothing", "label_smoothing_factor", ""),
+    ("beta1", "adam_beta1", ""),
+    ("beta2", "adam_beta2", ""),
+    ("eps", "adam_epsilon", ""),
+    ("momentum", "", "sgd_momentum"),
+    ("lora_rank", "lora_r r", ""),
+    ("lora_targets", "lora_target_modules target_modules", ""),
+    ("log_every", "logging_steps", ""),
+    ("evaluate_every", "eval_steps", ""),
+    ("checkpoint_every", "save_steps", ""),
+    ("checkpoint_keep", "save_total_limit", ""),
+    ("model_layers", "", "num_layers num_hidden_layers depth"),
+    ("model_hidden", "", "hidden_size embed_dim d_model"),
+    ("model_heads", "", "num_heads num_attention_heads"),
+    ("model_kv_heads", "", "num_key_value_heads"),
+    ("model_intermediate", "", "intermediate_size mlp_dim d_ff"),
+    ("model_patch", "", "patch_size"),
+    ("model_vocab", "", "vocab_size"),
+    ("teacher", "", "teacher_model teacher_path teacher_name"),
+    ("distill_temperature", "", "temperature distillation_temperature"),
+)
+"""A setting, its names elsewhere that `stratlab run` takes as it, and those that are only explained."""
+TAKEN_ELSEWHERE = {name: ours for ours, taken, _ in _CALLED for name in taken.split()}
+"""Name elsewhere -> the setting that `stratlab run` takes it as."""
+_EXPLAINED = (
+    (
+        "batch_size train_batch_size train_micro_batch_size_per_gpu per_device_train_batch_size "
+        "gradient_accumulation_steps grad_accum_steps",
+        "the samples of one forward pass are TRAINER_MICRO_BATCH_SIZE, those of an update "
+        "TRAINER_GLOBAL_BATCH_SIZE, and the accumulation follows from both",
+    ),
+    (
+        "enable_gradient_checkpointing gradient_checkpointing grad_checkpointing",
+        "it is called TRAINER_ACTIVATION_CHECKPOINTING (none, selective, blocks, every_2)",
+    ),
+    ("bf16 fp16 mixed_precision", "it is called TRAINER_PRECISION (bf16, fp16, fp32, auto)"),
+    ("sync_bn sync_batchnorm sync_batch_norm", "it is TRAINER_BATCH_NORM=synchronised"),
+    ("betas", "they are TRAINER_BETA1 and TRAINER_BETA2"),
+    (
+        "adam_beta1 adam_beta2 adam_epsilon adam_eps epsilon adamw_beta1 adamw_beta2 adamw_epsilon adamw_eps",
+        "AdamW has TRAINER_BETA1, TRAINER_BETA2 and TRAINER_EPS",
+    ),
+    (
+        "num_gpus gpus_per_node nproc_per_node num_nodes nnodes",
+        "how many processes there are is the chart's: run.nodes, run.processesPerNode",
+    ),
+    (
+        "model_size",
+        "a size is a preset in TRAINER_MODEL (vit_tiny, vit_small), or what differs from one: "
+        + ", ".join(f"TRAINER_{name.upper()}" for name in SIZES),
+    ),
+    (
+        "distill_weight distillation_weight distillation_alpha",
+        "the teacher's share of the loss is TRAINER_DISTILL_ALPHA",
+    ),
+    ("master_port", "the launcher's rendezvous is the chart's"),
+)
 SETTINGS_ELSEWHERE = {
-    name: instead
-    for names, instead in (
-        (
-            "batch_size train_batch_size train_micro_batch_size_per_gpu per_device_train_batch_size "
-            "gradient_accumulation_steps grad_accum_steps",
-            "the samples of one forward pass are TRAINER_MICRO_BATCH_SIZE, those of an update "
-            "TRAINER_GLOBAL_BATCH_SIZE, and the accumulation follows from both",
-        ),
-        ("learning_rate base_lr", "it is called TRAINER_LR"),
-        ("model_type model_name", "it is called TRAINER_MODEL"),
-        ("num_epochs num_train_epochs", "it is called TRAINER_EPOCHS"),
-        ("max_steps num_steps", "it is called TRAINER_STEPS"),
-        (
-            "enable_gradient_checkpointing gradient_checkpointing grad_checkpointing",
-            "it is called TRAINER_ACTIVATION_CHECKPOINTING (none, selective, blocks, every_2)",
-        ),
-        ("gradient_clipping max_grad_norm", "it is called TRAINER_CLIP_NORM"),
-        ("r lora_r", "it is called TRAINER_LORA_RANK"),
-        ("target_modules lora_target_modules", "it is called TRAINER_LORA_TARGETS"),
-        ("bf16 fp16 mixed_precision", "it is called TRAINER_PRECISION (bf16, fp16, fp32, auto)"),
-        ("sync_bn sync_batchnorm sync_batch_norm", "it is TRAINER_BATCH_NORM=synchronised"),
-        ("betas", "they are TRAINER_BETA1 and TRAINER_BETA2"),
-        (
-            "adam_beta1 adam_beta2 adam_epsilon adam_eps epsilon adamw_beta1 adamw_beta2 adamw_epsilon adamw_eps",
-            "AdamW has TRAINER_BETA1, TRAINER_BETA2 and TRAINER_EPS",
-        ),
-        ("sgd_momentum", "it is called TRAINER_MOMENTUM"),
-        (
-            "num_gpus gpus_per_node nproc_per_node num_nodes nnodes",
-            "how many processes there are is the chart's: run.nodes, run.processesPerNode",
-        ),
-        ("num_layers num_hidden_layers depth", "it is called TRAINER_MODEL_LAYERS"),
-        ("hidden_size embed_dim d_model", "it is called TRAINER_MODEL_HIDDEN"),
-        ("num_heads num_attention_heads", "it is called TRAINER_MODEL_HEADS"),
-        ("num_key_value_heads", "it is called TRAINER_MODEL_KV_HEADS"),
-        ("intermediate_size mlp_dim d_ff", "it is called TRAINER_MODEL_INTERMEDIATE"),
-        (
-            "model_size",
-            "a size is a preset in TRAINER_MODEL (vit_tiny, vit_small), or what differs from one: "
-            + ", ".join(f"TRAINER_{name.upper()}" for name in SIZES),
-        ),
-        ("patch_size", "it is called TRAINER_MODEL_PATCH"),
-        ("vocab_size", "it is called TRAINER_MODEL_VOCAB"),
-        ("teacher_model teacher_path teacher_name", "it is called TRAINER_TEACHER"),
-        (
-            "temperature distillation_temperature",
-            "it is called TRAINER_DISTILL_TEMPERATURE",
-        ),
-        (
-            "distill_weight distillation_weight distillation_alpha",
-            "the teacher's share of the loss is TRAINER_DISTILL_ALPHA",
-        ),
-        ("master_port", "the launcher's rendezvous is the chart's"),
-    )
-    for name in names.split()
-}
+    name: f"it is called TRAINER_{ours.upper()}"
+    for ours, taken, explained in _CALLED
+    for name in f"{taken} {explained}".split()
+} | {name: instead for names, instead in _EXPLAINED for name in names.split()}
 """Setting elsewhere -> what to do instead."""
 
 STRATEGIES_ELSEWHERE = {

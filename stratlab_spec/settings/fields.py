@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from stratlab_spec.registry import FINETUNED_NETWORKS, NETWORKS
-from stratlab_spec.settings import text_columns
-from stratlab_spec.settings.values import FAULTS, KINDS, is_reserved, number_problem
+from stratlab_spec.settings import (
+    COLUMNS_PATTERN,
+    FAULTS,
+    KINDS,
+    is_reserved,
+    number_problem,
+    parse_text_columns,
+)
 from stratlab_spec.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -170,7 +176,7 @@ class Settings(BaseModel):
     packing: bool = True
     """Several documents per row, none sees another; off = one document per row, padded."""
 
-    text_columns: str = Field(default="", pattern=text_columns.PATTERN)
+    text_columns: str = Field(default="", pattern=COLUMNS_PATTERN)
     """The part of each column of a text data set, such as query=instruction,response=output; empty = by their names."""
     chat_roles: Literal["strict", "merge"] = "strict"
     """Chats that the template refuses: strict = the run does not start; merge = turns of one role that follow
@@ -383,7 +389,7 @@ class Settings(BaseModel):
     @classmethod
     def _text_columns(cls, given: str) -> str:
         try:
-            text_columns.parse_text_columns(given)
+            parse_text_columns(given)
         except ValueError as failure:
             raise Refusal(str(failure)) from failure
         return given

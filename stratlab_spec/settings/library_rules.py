@@ -1,4 +1,4 @@
-"""The needs of DeepSpeed and torch.compile for settings and machine, checked without torch.
+"""The needs of DeepSpeed and torch.compile, checked without torch, and the knobs as these libraries take them.
 
 DeepSpeed would accept a wrong setting silently, or report it only after minutes and on one rank. Each function yields
 sentences; comments quote the DeepSpeed errors that they replace (deepspeed 0.19.8).
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.fields import Settings
 from stratlab_spec.strategies import STRATEGIES
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -336,3 +337,44 @@ def compile_problems(
         f"TRAINER_COMPILE=true: torch.compile compiles at the first step, and {'; '.join(missing)}. Use an image with "
         "a compiler and Python's headers (on Debian: gcc, g++, python3-dev), or leave it out [SL-compiler-absent]"
     ]
+
+
+MIB = 2**20
+NO_EFFECT = "no effect: nothing is sharded"
+
+
+def accumulates_sharded(config: Settings, stages: int = 1) -> bool:
+    """Return whether fully_shard reduces the gradients of each micro-batch, instead of once per step.
+
+    Args:
+        stages: of a pipeline.
+    """
+    return config.accumulate == "sharded" or (config.accumulate == "auto" and stages == 1)
+
+
+def reshards_after_forward(config: Settings, stages: int = 1) -> bool:
+    """Return whether parameters are freed between forward and backward pass, and gathered again."""
+    setting = config.reshard_after_forward
+    return setting == "on" or (setting == "auto" and stages == 1)
+
+
+def reduce_bucket_bytes(config: Settings) -> int:
+    """Return the bytes of gradients that ddp and DeepSpeed reduce together."""
+    return (config.reduce_bucket_mib or STRATEGIES[config.strategy].reduce_bucket_mib) * MIB
+
+
+def resolve_knobs(config: Settings, stages: int = 1, *, shards: bool = True) -> dict[str, Any]:
+    """Return every knob of the run's strategy with its resolved value.
+
+    Args:
+        shards: whether fully_shard has more than one rank to shard over; otherwise it does not gather.
+    """
+    decided: dict[str, Any] = {
+        "accumulate": "sharded" if accumulates_sharded(config, stages) else "whole",
+        "reshard_after_forward": "on" if reshards_after_forward(config, stages) else "off",
+        "reduce_bucket_mib": reduce_bucket_bytes(config) // MIB,
+    }
+    own = STRATEGIES[config.strategy].knobs
+    if not shards and "accumulate" in own:  # one of fully_shard's strategies
+        decided |= dict.fromkeys(("reshard_after_forward", "prefetch_blocks"), NO_EFFECT)
+    return {name: decided.get(name, getattr(config, name)) for name in own}

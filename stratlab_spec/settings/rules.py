@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stratlab_spec.registry import FINETUNED_NETWORKS, OPTIMIZERS, SIZES, list_own_settings, misplaced_sizes
+from stratlab_spec.settings import fault_problems
 from stratlab_spec.settings.fields import TEXT_MODELS, VIT_MODELS, Settings
-from stratlab_spec.settings.values import fault_problems
-from stratlab_spec.strategies import STRATEGIES, misplaced_knobs
+from stratlab_spec.strategies import KNOBS, STRATEGIES
 
 ZEROPP_PARTS = ("hpz", "qwz", "qgz")
 DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
@@ -376,3 +376,17 @@ def swapped_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], con
         for fact, setting, what in swapped
         if before.get(fact) not in (None, resolved.get(fact))
     ]
+
+
+def misplaced_knobs(config: Settings) -> Iterator[str]:
+    """Yield one sentence per knob that is set and that the strategy does not have."""
+    own = STRATEGIES[config.strategy].knobs
+    for name, why in KNOBS.items():
+        if name in config.model_fields_set and name not in own:
+            having = ", ".join(each for each, row in STRATEGIES.items() if name in row.knobs)
+            value = getattr(config, name)
+            typed = str(value).lower() if isinstance(value, bool) else value
+            yield (
+                f"TRAINER_{name.upper()}={typed}: strategy {config.strategy} has no such knob "
+                f"({why}), only {having}; leave it out [SL-knob-strategy]"
+            )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stratlab_spec.layout.mesh_rules import resolve_axes
+from stratlab_spec.layout import resolve_axes
 from stratlab_spec.settings.config import Config
 from tests.charts.rendering import (
     Document,

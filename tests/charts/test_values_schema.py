@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from charts.values_schema import main, values_schema
+from stratlab_spec.settings import number_problem, with_bounds
 from stratlab_spec.settings.config import Config, ConfigError
-from stratlab_spec.settings.values import number_problem, with_bounds
 from tests.charts.bad_values import (
     BAD,
     BAD_FOR_THE_CLUSTER,

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from stratlab_spec.run_directory import RunDirectory, read_lines
 from trainer.checkpoint.folder import CheckpointFolder
 

@@ -52,8 +52,8 @@ def slow_once(what: str) -> None:
     """The first time: all ranks are at it, as with a compiler, or rank 0 alone, while the others wait."""
     from trainer.checkpoint.folder import CheckpointFolder
     from trainer.engines.torch_engine import TorchEngine
-    from trainer.engines.zero_engine import DeepSpeedEngine
     from trainer.models import export
+    from trainer.strategies.zero import DeepSpeedEngine
 
     engines = (TorchEngine, DeepSpeedEngine)
     places = {

@@ -6,7 +6,7 @@ import socket
 import time
 from pathlib import Path
 
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from stratlab.tracking_server import run_server
 from tests.faults.pods import Pods, open_pods
 from tests.trainer.processes.test_mlflow import kill_server, stored, written

@@ -8,7 +8,7 @@ from tests.parity.cases import Case
 from tests.parity.suite import AVERAGED, WARMER, Fault
 
 STEP = "trainer.engines.torch_engine:TorchEngine.train_step"
-SYNC = "trainer.strategies.sharding:apply_sync"
+SYNC = "trainer.strategies.fsdp:apply_sync"
 
 
 def _norm_of_the_rank(whole: Any) -> Any:
@@ -92,7 +92,7 @@ MUTATIONS = (
     Fault(
         "accumulated gradients not scaled",
         Case("zero2", "cnn", 2, "accumulated"),
-        "trainer.engines.zero_engine:DeepSpeedEngine.__init__",
+        "trainer.strategies.zero:DeepSpeedEngine.__init__",
         _accumulation_not_scaled,
     ),
     Fault(
@@ -147,7 +147,7 @@ MUTATIONS = (
     Fault(
         "taught what belongs to another image",
         Case("ddp", "cnn", 2, "distilled"),
-        "trainer.models.teacher:Teacher.answer",
+        "trainer.models.model_with_loss:Teacher.answer",
         lambda whole: lambda self, images: whole(self, images[:1].expand_as(images)),
     ),
     Fault(

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from tests.programs import find_python
 from tests.trainer.ranks.test_launcher import environment, start_pod
 

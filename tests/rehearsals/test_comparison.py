@@ -20,7 +20,7 @@ from docs.pictures.devtools import open_browser
 from stratlab.analysis.mlflow_upload import build_numbers
 from stratlab.tracking import TRACE
 from stratlab.wording import format_number
-from stratlab_spec.mlflow_run import name_metric
+from stratlab_spec.run_directory import name_metric
 from tests.programs import find_python
 from tests.stratlab.browser import ABSENT, CHROMIUM, LOADED, serve
 from trainer.launch.mlflow_sender import line_points

@@ -6,10 +6,10 @@ import pytest
 
 import stratlab.api
 import trainer.api
+from stratlab import UserError
 from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.hta_bridge import HtaRun
 from stratlab.api import analyze_traces, compare, open_run
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
 from tests.stratlab.simulated.small import build_cpu_trace

@@ -4,7 +4,7 @@ import pytest
 
 from stratlab.compare.winners import METRICS
 from stratlab.tracking import COLUMNS, SECTIONS
-from stratlab_spec.mlflow_run import (
+from stratlab_spec.run_directory import (
     DETAIL,
     HEADLINES,
     LONGEST_TAG,

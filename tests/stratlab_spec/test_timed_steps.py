@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stratlab_spec.timed_steps import RULE, TOO_FEW, build_step_numbers, find_cut, find_timed_steps, read_step
+from stratlab_spec.schedule import RULE, TOO_FEW, build_step_numbers, find_cut, find_timed_steps, read_step
 
 STEADY_MS = 10.0
 SEEDS = range(10)

@@ -38,8 +38,8 @@ from tests.suites.result import (
     write_result,
 )
 from tests.suites.table import RAW, REPORTS, ROOT, SUITES, Suite
-from trainer.distributed.provenance import read_versions
 from trainer.distributed.world import processor_name
+from trainer.run import read_versions
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 

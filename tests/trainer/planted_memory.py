@@ -12,7 +12,7 @@ import json, os, sys
 if any(part == "trainer.worker" for part in sys.orig_argv):
     import torch
     from trainer.engines.torch_engine import TorchEngine
-    from trainer.engines.zero_engine import DeepSpeedEngine
+    from trainer.strategies.zero import DeepSpeedEngine
 
     planted = [tuple(each) for each in json.loads(os.environ["PLANTED_MEMORY"])]
     rungs = len(json.loads(os.environ.get("STRATLAB_RUNGS", "[]")))

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stratlab_spec.layout.parallel_dims import count_stages, resolve_layout
+from stratlab_spec.layout import count_stages, resolve_layout
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config
-from stratlab_spec.strategies import accumulates_sharded, reshards_after_forward
+from stratlab_spec.settings.library_rules import accumulates_sharded, reshards_after_forward
 from tests.parity_llm.cases import Case
 from tests.parity_llm.models import ROWS, SEQ_LEN
 from tests.ranks import run_ranks

@@ -28,11 +28,10 @@ from stratlab_spec.settings.rules import swapped_problems
 from stratlab_spec.settings.wording import SpellingFormatter
 from trainer.checkpoint.folder import CheckpointFolder, Chosen, compare_files, find_problem
 from trainer.checkpoint.source import RESUMED_FROM, choose_origin
-from trainer.distributed.provenance import describe_run
 from trainer.distributed.world import gather_objects
 from trainer.engine import Engine
 from trainer.hang_detection.rank_zero_task import do_alone, leave_alone
-from trainer.run import Run
+from trainer.run import Run, describe_run
 
 log = logging.getLogger("trainer")
 Files = dict[str, dict[str, Any]]

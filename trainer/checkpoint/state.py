@@ -39,9 +39,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn.parallel import DistributedDataParallel
 
 from stratlab_spec.settings.config import ConfigError
-from trainer.checkpoint import dcp_files as native_files
-from trainer.checkpoint.dcp_files import NativeTensors, read_sharded
-from trainer.checkpoint.deepspeed_files import ZeroTensors, is_zero
+from trainer.checkpoint import deepspeed_files as native_files
+from trainer.checkpoint.deepspeed_files import NativeTensors, ZeroTensors, is_zero, read_sharded
 from trainer.distributed.world import gather_objects
 from trainer.engine import Written
 from trainer.models.mixed_precision import LossScale

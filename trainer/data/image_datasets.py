@@ -27,16 +27,17 @@ from stratlab_spec.settings.config import Config, hint_of_dataset
 from stratlab_spec.settings.wording import name_first
 from trainer.data.columns import describe_classes, pick_columns, read_labels
 from trainer.data.files import (
+    AT_ONCE,
     HIDDEN,
     MOST_FILES_NAMED,
     check_unread,
     choose_splits,
     describe_unused,
+    find_unreadable,
     load_with_own_names,
     open_saved,
     usual_name,
 )
-from trainer.data.image_checks import AT_ONCE, find_unreadable
 from trainer.data.images import TEST_FRACTION, ImageData, Images, first_samples, hash_splits, hold_out
 from trainer.data.pictures import FULL, Opened, StoredPictures, Unreadable, name_all, store_pictures
 

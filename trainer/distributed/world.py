@@ -34,11 +34,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from stratlab_spec.layout.mesh_rules import AXES as MESH_AXES
-from stratlab_spec.layout.parallel_dims import Axes
+from stratlab_spec.layout import AXES as MESH_AXES
+from stratlab_spec.layout import Axes
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import ND_AXES
-from trainer.distributed.machine import read_node
+from trainer.distributed import read_node
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from torch import nn
 from stratlab_spec.registry import ARGUMENTS
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config, ConfigError
-from stratlab_spec.strategies import MIB, STRATEGIES, reduce_bucket_bytes, reshards_after_forward
+from stratlab_spec.settings.library_rules import MIB, reduce_bucket_bytes, reshards_after_forward
+from stratlab_spec.strategies import STRATEGIES
 from trainer.distributed.world import Precision
 from trainer.engines.torch_engine import optimizer_arguments
 
@@ -227,7 +228,7 @@ def build_settings(
         "data_types": {"grad_accum_dtype": own, "buffer_dtype": own},
         "zero_optimization": _zero_section(config, sizes, processes_per_node, device_type) | (zero or {}),
         "optimizer": _optimizer(config),
-        # enabled for reuse of these settings elsewhere; a run switches it off (zero_engine.py)
+        # enabled for reuse of these settings elsewhere; a run switches it off (trainer/strategies/zero.py)
         "flops_profiler": {
             "enabled": config.flops_profiler,
             "recompute_fwd_factor": float(config.activation_checkpointing == "blocks"),

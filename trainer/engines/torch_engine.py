@@ -3,7 +3,7 @@
 StepEngine          forward and backward per micro-batch, then one update
   TorchEngine       single, ddp, fsdp, hsdp; torch's optimizer, torch.distributed.checkpoint
     ScheduleEngine  nd (trainer/parallel/nd_engine.py)
-  DeepSpeedEngine   zero1, zero2, zero3, zeropp (zero_engine.py)
+  DeepSpeedEngine   zero1, zero2, zero3, zeropp (trainer/strategies/zero.py)
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from trainer.checkpoint import state as native_state
 from trainer.checkpoint.state import ShardedStaging, StatePart
 from trainer.data.batches import Batch
 from trainer.engine import Snapshot, StepResult, add_up, as_sums, build_result
+from trainer.measuring import Phases
 from trainer.measuring.held_tensors import Observed, local_part, state_tensors
-from trainer.measuring.phases import Phases
 from trainer.models.mixed_precision import LossScale
 from trainer.run import Run
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stratlab_spec.findings import Finding
-from trainer.environment.board import (
+from trainer.environment import (
     STOPPED,
     Asked,
     Facts,

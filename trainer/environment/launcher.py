@@ -26,8 +26,7 @@ from stratlab_spec.exit_codes import AcceleratorsMissing, PeerLost
 from stratlab_spec.findings import Finding
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import Config, ConfigError
-from trainer.environment.assessment import judge
-from trainer.environment.board import (
+from trainer.environment import (
     FOLDER,
     POLL_S,
     PROBLEM,
@@ -39,6 +38,7 @@ from trainer.environment.board import (
     open_board,
     problem,
 )
+from trainer.environment.assessment import judge
 from trainer.launch import torchrun as visibility
 from trainer.launch.ledger import end, leave_last_words, read_pod_name
 from trainer.launch.preflight import Pods, read_pods

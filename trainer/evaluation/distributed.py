@@ -11,8 +11,7 @@ from stratlab_spec.run_directory import RunDirectory, write_json
 from stratlab_spec.settings.config import Config
 from trainer.checkpoint.attempt import RankLog
 from trainer.data.batches import Share
-from trainer.data.image_checks import evaluated
-from trainer.distributed.provenance import describe_run
+from trainer.data.files import evaluated
 from trainer.distributed.world import World, apply_whole_fp32, open_process_group
 from trainer.hang_detection.heartbeat import Pulse
 from trainer.hang_detection.rank_zero_task import do_alone
@@ -20,6 +19,7 @@ from trainer.hang_detection.watchdog_thread import WatchdogThread
 from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gib
 from trainer.metrics.summary import FROM_CONFIG
 from trainer.metrics.tracking import Recorder
+from trainer.run import describe_run
 from trainer.tasks import open_task
 
 log = logging.getLogger("trainer")

@@ -22,18 +22,22 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 
-from trainer.hang_detection.diagnosis import INNERMOST, Frame, Group, is_waiting, write_stacks_to
 from trainer.hang_detection.heartbeat import (
     ALIVE_NS,
     ASKED,
+    INNERMOST,
     MOVED_NS,
     MOVES,
     STEP,
     TOLD,
     WAITING_NS,
+    Frame,
+    Group,
     Pulse,
     answer_file,
+    is_waiting,
     stack_file,
+    write_stacks_to,
 )
 
 TICKS = 20

@@ -12,8 +12,8 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from stratlab_spec.mlflow_run import NOTE
-from trainer.distributed.machine import explain_untrusted
+from stratlab_spec.run_directory import NOTE
+from trainer.distributed import explain_untrusted
 
 API = "/api/2.0/mlflow/"
 UID_TAG = "stratlab.run_uid"

@@ -18,8 +18,18 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from stratlab_spec.exit_codes import DONE, TERMINATED, is_storage_full
-from stratlab_spec.mlflow_run import NOT_POINTS, NOTE, build_note, describe_run, may_describe, name_metric
-from stratlab_spec.run_directory import RunDirectory, is_metrics, read_line, write_json
+from stratlab_spec.run_directory import (
+    NOT_POINTS,
+    NOTE,
+    RunDirectory,
+    build_note,
+    describe_run,
+    is_metrics,
+    may_describe,
+    name_metric,
+    read_line,
+    write_json,
+)
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
 
 BATCH = 1000  # MLflow's limit of metrics per request

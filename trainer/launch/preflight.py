@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stratlab_spec.layout.mesh_rules import broken_rules
+from stratlab_spec.layout import broken_rules
 from stratlab_spec.memory.fit import Choice, choose_on_device, fit_problems, largest_device_bytes
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import (
@@ -23,9 +23,9 @@ from stratlab_spec.models.model_specs import (
 from stratlab_spec.models.teacher import teacher_problems
 from stratlab_spec.plan import Plan, resolve_plan
 from stratlab_spec.registry import adapter_problems
-from stratlab_spec.renamed_settings import take_new_names
 from stratlab_spec.run_directory import RunDirectory, read_line
 from stratlab_spec.schedule import build_schedule, plan_problems
+from stratlab_spec.settings import rank_problems, take_new_names
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.fields import MODELS
 from stratlab_spec.settings.library_rules import (
@@ -35,12 +35,11 @@ from stratlab_spec.settings.library_rules import (
     placement_problems,
 )
 from stratlab_spec.settings.rules import snapshot_problems
-from stratlab_spec.settings.values import rank_problems
 from stratlab_spec.settings.wording import name_removal
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.checkpoint.source import class_problems, exhausted_problems, open_source
 from trainer.data import open_data
-from trainer.data.image_checks import check_classes, check_held_out, describe_head, evaluated, scale_problem
+from trainer.data.files import check_classes, check_held_out, describe_head, evaluated, scale_problem
 from trainer.data.text.text_source import check_given
 from trainer.data.text.token_cache import DONE, cache_folder
 from trainer.data.text.token_rows import read_index, text_problems

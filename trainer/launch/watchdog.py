@@ -28,24 +28,22 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.run_directory import RunDirectory, read_line, write_json
-from trainer.hang_detection.diagnosis import (
+from trainer.hang_detection.heartbeat import (
     ASK,
+    FOLDER,
     Frame,
     Group,
     HangVerdict,
-    RankState,
-    judge,
-    read_process_state,
-    read_stack,
-    state_from,
-)
-from trainer.hang_detection.heartbeat import (
-    FOLDER,
     HeartbeatReading,
     Listener,
+    RankState,
     answer_file,
+    judge,
     pulse_file,
+    read_process_state,
+    read_stack,
     stack_file,
+    state_from,
 )
 
 MARGIN, LEAST_MARGIN_S, MOST_MARGIN_S = 0.25, 2.0, 30.0

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from stratlab_spec.timed_steps import WARM_UP_STEPS
+from stratlab_spec.schedule import WARM_UP_STEPS
 from trainer.distributed.world import World
 from trainer.measuring.held_tensors import GIB, Census, Observed
 

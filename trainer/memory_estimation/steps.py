@@ -29,7 +29,7 @@ from stratlab_spec.strategies import STRATEGIES
 from trainer import strategies
 from trainer.data.batches import Batch
 from trainer.distributed.world import World, resolve_precision
-from trainer.measuring.phases import Phase, Phases
+from trainer.measuring import Phase, Phases
 from trainer.memory_estimation.causes import (
     attribute_gradients,
     attribute_optimizer,
@@ -49,7 +49,7 @@ from trainer.models.decoder_build import build_decoder
 from trainer.models.model_with_loss import Learner
 from trainer.models.teacher import Teacher, place_teacher
 from trainer.run import build_run
-from trainer.strategies.sharding import tie_weights
+from trainer.strategies.fsdp import tie_weights
 
 aten = torch.ops.aten
 

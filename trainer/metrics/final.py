@@ -15,11 +15,11 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from stratlab_spec.exposed_communication import read_exposed_pct
 from stratlab_spec.run_directory import write_json
+from stratlab_spec.schedule import TimedSteps, TrainedStep, find_timed_steps, read_step
 from stratlab_spec.settings.config import Config
 from stratlab_spec.step_parts import COMM_EXPOSED_PCT
-from stratlab_spec.timed_steps import TimedSteps, TrainedStep, find_timed_steps, read_step
+from stratlab_spec.trace_events import read_exposed_pct
 from trainer.distributed.world import gather_objects, processor_name
 from trainer.engine import Engine
 from trainer.measuring.hardware import MachineLoad, sum_up_load

@@ -14,8 +14,8 @@ from typing import Any
 from stratlab_spec.memory.prediction import FORECAST
 from stratlab_spec.registry import INITIAL_WEIGHTS, describe_starting_weights
 from stratlab_spec.run_directory import RUNGS
+from stratlab_spec.schedule import TimedSteps, build_step_numbers
 from stratlab_spec.settings.config import Config
-from stratlab_spec.timed_steps import TimedSteps, build_step_numbers
 from trainer.tasks.evaluation import Evaluation
 
 BAND_PCT = 5.0

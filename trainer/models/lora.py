@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from stratlab_spec.models.decoder_presets import TEXT_HUB_IDS
+from stratlab_spec.models.decoder_config import TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import HUB_IDS, nothing_to_adapt
 from stratlab_spec.settings.config import Config, ConfigError
 from trainer.models.batch_norm import find_batch_norms

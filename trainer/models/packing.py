@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from stratlab_spec.models.decoder import FAMILIES, DecoderShape
@@ -220,3 +221,43 @@ def attend_spans(
         options["enable_gqa"] = True
     found = varlen.varlen_attn(*flat, spans.of_queries, spans.of_keys, longest, longest, **options)
     return found.view(rows, queries, heads, dim).transpose(1, 2)
+
+
+def causal_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    packing: Packing | None,
+    dropout: float,
+    scaling: float | None,
+    window: int = 0,
+) -> Tensor:
+    """Attend from each token to itself and the earlier tokens of its document.
+
+    Args:
+        q: [row, head, query, dim].
+        k, v: [row, kv head, key, dim]; each kv head serves heads / kv heads neighbouring heads.
+        packing: the documents' positions, built once for all layers; None = a row is one document with all its queries.
+        dropout: rate on the attention's weights; only for rows with one document.
+        scaling: factor on q k^T; None = dim ** -0.5.
+        window: tokens that a query sees, itself included; 0 = all.
+
+    Returns:
+        [row, head, query, dim].
+    """
+    if packing is None:
+        assert not window or window >= q.shape[2], "a window needs the packing"
+        return F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=k.shape[1] != q.shape[1]
+        )
+    assert dropout == 0.0, "packed rows do not support dropout"
+    if isinstance(packing, Spans):
+        return attend_spans(q, k, v, packing, scaling, window)
+    # repeat kv heads: with a mask and enable_gqa CUDA only has the kernel that stores all scores
+    k, v = (repeat_heads(t, q.shape[1]) for t in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=packing.bias_of(window), scale=scaling)
+
+
+def repeat_heads(kv: Tensor, heads: int) -> Tensor:
+    """[row, kv head, token, dim] -> [row, head, token, dim], each kv head heads / kv heads times in a row."""
+    return kv if kv.shape[1] == heads else kv.repeat_interleave(heads // kv.shape[1], dim=1)

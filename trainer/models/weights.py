@@ -12,21 +12,19 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.models.decoder_config import no_weights
-from stratlab_spec.models.decoder_presets import hub_id
+from stratlab_spec.models.decoder_config import hub_id, no_weights
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import name_first
 from trainer.models.decoder import Decoder
@@ -138,33 +136,6 @@ def fill_weights(module: nn.Module, weights: Weights) -> None:
     """Copy every parameter's weights into a whole module that uses the Decoder's names."""
     for name, parameter in module.named_parameters():
         parameter.copy_(weights.tensor(name))
-
-
-def hash_weights_by_name(weights: Weights, names: Sequence[str], rank: int, world_size: int) -> str:
-    """Return the sha256 over all parameters, equal on every rank and for every number of ranks.
-
-    Collective: one rank hashes each parameter.
-    """
-    lines = [_line(name, weights.tensor(name)) for name in names[rank::world_size]]
-    if world_size == 1:
-        return _hash_lines(lines)
-    gathered: list[Any] = [None] * world_size
-    dist.all_gather_object(gathered, lines)
-    return _hash_lines(line for part in gathered for line in part)
-
-
-def hash_of_state(model: nn.Module) -> str:
-    """Return the hash of `hash_weights_by_name` for a whole model in memory."""
-    return _hash_lines(_line(name, parameter.detach()) for name, parameter in model.named_parameters())
-
-
-def _line(name: str, tensor: Tensor) -> str:
-    content = tensor.float().cpu().contiguous().view(-1).numpy()
-    return f"{name} {tuple(tensor.shape)} {hashlib.sha256(content).hexdigest()}"
-
-
-def _hash_lines(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 MOST_NAMED = 3

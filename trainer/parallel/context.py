@@ -20,10 +20,9 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import AttentionInterface
 
-from trainer.models.decoder import causal_attention, repeat_heads
 from trainer.models.mixed_precision import ATTENTION
-from trainer.models.packing import Packing
-from trainer.parallel.process_groups import all_to_all, gather
+from trainer.models.packing import Packing, causal_attention, repeat_heads
+from trainer.parallel import all_to_all, gather
 
 
 def apply_context(decoder: Any, layers: list[nn.Module], cp: DeviceMesh, kind: str) -> None:

@@ -30,7 +30,7 @@ from torch.distributed.fsdp import (
 )
 
 from stratlab_spec.settings.config import Config
-from stratlab_spec.strategies import reshards_after_forward
+from stratlab_spec.settings.library_rules import reshards_after_forward
 from trainer.distributed.world import REDUCED, Precision
 from trainer.models.experts import Experts
 from trainer.models.mixed_precision import is_product_weight
@@ -109,7 +109,7 @@ def apply_sync(model: FSDPModule, sharded: bool, completes_step: bool) -> None:
     """Set, in place, how a sharded model reduces after the next backward pass.
 
     Args:
-        sharded: from `stratlab_spec.strategies.accumulates_sharded`.
+        sharded: from `accumulates_sharded`.
         completes_step: whether this is the last micro-batch of the step.
     """
     if sharded:

@@ -37,8 +37,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from trainer.models.mixed_precision import ProductEmbedding
+from trainer.parallel import wait_for
 from trainer.parallel.pipeline import layers_of
-from trainer.parallel.process_groups import wait_for
 
 
 def replicate_parameters(module: nn.Module, mesh: DeviceMesh) -> None:

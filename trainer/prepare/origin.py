@@ -24,11 +24,10 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.registry import PUBLISHED_FILES, SERVER
 from stratlab_spec.settings.config import Config, ConfigError
 from trainer.data.columns import describe_classes, pick_columns, read_labels
-from trainer.data.files import as_tables, choose_splits
-from trainer.data.image_checks import describe_repeated, find_unreadable, say_nothing
+from trainer.data.files import as_tables, choose_splits, describe_repeated, find_unreadable, say_nothing
 from trainer.data.image_datasets import describe_unlisted, open_folder
 from trainer.data.pictures import Unreadable, name_all, store_pictures
-from trainer.prepare.request import Request
+from trainer.prepare import Request
 
 
 def check_images(

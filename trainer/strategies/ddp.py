@@ -19,10 +19,10 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from stratlab_spec.strategies import MIB, reduce_bucket_bytes
+from stratlab_spec.settings.library_rules import MIB, reduce_bucket_bytes
 from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
-from trainer.measuring.phases import Phases
+from trainer.measuring import Phases
 from trainer.run import Run
 
 # torch 2.11 only has the old name of this switch

@@ -13,27 +13,38 @@ dp_shard ─▶  ┌──────────────┐ ┌───�
      zero2   │ P   G/2 O/2  │ │ P   G/2 O/2  │
      zero3   │ P/2 G/2 O/2  │ │ P/2 G/2 O/2  │
              └──────────────┘ └──────────────┘
+
+`DeepSpeedEngine` adapts DeepSpeed's engine: DeepSpeed owns backward and update, and reduces means instead of sums.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_iter
 
-from trainer.engine import Engine
+from trainer.checkpoint.state import Staging
+from trainer.engine import Engine, Snapshot, as_sums
+from trainer.engines import deepspeed_checkpoint as deepspeed_state
+from trainer.engines.deepspeed_checkpoint import take_snapshot
 from trainer.engines.deepspeed_config import build_settings, measure_sizes
 from trainer.engines.quantization import apply_quantized_gathers, apply_quantized_reduction, load_quantizer
-from trainer.engines.torch_engine import apply_compile
-from trainer.engines.zero_engine import DeepSpeedEngine
-from trainer.measuring.phases import Phases
+from trainer.engines.torch_engine import StepEngine, apply_compile
+from trainer.hang_detection.heartbeat import STEP
+from trainer.measuring import Phases
+from trainer.measuring.held_tensors import list_shards, state_tensors
 from trainer.models.mixed_precision import apply_gathered_linears, is_product_weight
 from trainer.run import Run
-from trainer.strategies.sharding import tie_weights
+from trainer.strategies.fsdp import tie_weights
 
 
 def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
@@ -122,3 +133,145 @@ def _gather_products(engine: Any, dtype: torch.dtype) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             if is_product_weight(module, name):
                 parameter.comm_dtype = dtype
+
+
+log = logging.getLogger("trainer")
+
+
+class DeepSpeedEngine(StepEngine):
+    """Run steps with ZeRO stage 1 to 3.
+
+    Args:
+        engine: from `deepspeed.initialize`.
+        settings: the settings of `deepspeed.initialize`.
+    """
+
+    def __init__(self, run: Run, engine: Any, phases: Phases, settings: dict[str, Any]) -> None:
+        super().__init__(run, engine.module, phases)
+        self.settings = settings
+        self._engine = engine
+        self._precision = run.precision
+        self._staging = Staging()
+        self._pulse = run.pulse
+        self._flops_file = run.folder.flops_profiler if run.config.flops_profiler and run.writes else None
+        # DeepSpeed's backward divides by the accumulation, its reduction by the world size: reverse both
+        self._loss_factor = engine.gradient_accumulation_steps() * engine.dp_world_size
+        engine.optimizer.torch_autocast_gradscaler = None  # see LossScale
+
+    def _begin_micro_batch(self, index: int, completes_step: bool) -> None:
+        if index:
+            self._engine.step()  # counts the previous micro-batch, updates nothing
+        elif self.loss_scale.enabled:
+            self._engine.optimizer.override_loss_scale(self.loss_scale.scale)
+
+    def _forward(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
+        found: tuple[Tensor, Tensor]
+        with self._count_flops():
+            found = self._engine(self._precision.cast_input(inputs), labels)
+        return found
+
+    def _backward(self, loss: Tensor) -> None:
+        self._engine.backward(loss * self._loss_factor)
+
+    def _update(self, lr: float) -> tuple[Tensor | float, int]:
+        engine, first = self._engine, "parameters" not in self.observed.dtypes
+        skipped_before = engine.skipped_steps
+        if first:
+            self._observe()
+        for group in engine.optimizer.param_groups:
+            group["lr"] = lr
+        engine.step()
+        if first:
+            self.observed.add("optimizer", state_tensors(engine.optimizer.optimizer))
+        skipped = engine.skipped_steps - skipped_before
+        self.loss_scale.update(bool(skipped))
+        return engine.get_global_grad_norm(), skipped
+
+    def _count_flops(self) -> AbstractContextManager[None]:
+        """Profile the first micro-batch of the first step that the profiler sees; otherwise do nothing."""
+        if self._flops_file is None or not self._phases.step.recording:
+            return nullcontext()
+        path, self._flops_file = self._flops_file, None
+        return profile_flops(self._engine, self._pulse.words[STEP], path)
+
+    def _observe(self) -> None:
+        """Record parameters with their fp32 copies, and the gradients, between backward and update."""
+        optimizer, parameters = self._engine.optimizer, list(self.module.parameters())
+        masters = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # stage 3
+        if masters is None:
+            masters = optimizer.single_partition_of_fp32_groups
+        self.observed.add("parameters", [*parameters, *list_shards(parameters), *masters])
+        held = [p.grad for p in (*parameters, *masters) if p.grad is not None]
+        for parts in optimizer.averaged_gradients.values():
+            held += [part for part in parts or [] if part is not None]
+        self.observed.add("gradients", held)
+        filled = getattr(optimizer, "ipg_buckets", {}).values()
+        made = [t for bucket in filled for t in tree_iter(vars(bucket)) if torch.is_tensor(t)]
+        known = {t.untyped_storage().data_ptr() for t in held}  # a bucket may keep gradients
+        if buckets := [t for t in made if t.untyped_storage().data_ptr() not in known]:
+            self.observed.add("buckets", buckets)
+
+    def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        self._engine.eval()
+        with torch.no_grad():
+            sums = as_sums(*self._engine(self._precision.cast_input(inputs), labels))
+        self._engine.train()
+        return sums
+
+    def snapshot(self) -> Snapshot:
+        return take_snapshot(self._staging, self._engine, self.loss_scale)
+
+    def load(self, folder: Path) -> None:
+        deepspeed_state.load(self._engine, self.loss_scale, folder)
+
+    def gather_state(self) -> dict[str, Tensor]:
+        return deepspeed_state.gather(self._engine)
+
+    def close(self) -> None:
+        self._engine.destroy()
+
+
+@contextmanager
+def profile_flops(engine: Any, step: int, path: Path) -> Iterator[None]:
+    """Count the operations of the forward pass inside, by module, into a text file.
+
+    A failure only loses the file. DeepSpeed's own switch (flops_profiler.enabled) would also time every phase of every
+    micro-batch, wait for the device each time and print the times until the end of the run (0.19.8: it turns
+    wall_clock_breakdown on). So DeepSpeed gets the section with the switch off, and this function calls its profiler.
+    Inside, torch's functions are replaced and every module has hooks that wait for the device.
+
+    Args:
+        engine: DeepSpeed's, with its settings.
+        step: number shown in the file.
+    """
+    from deepspeed.profiling.flops_profiler.profiler import FlopsProfiler
+
+    profiler = FlopsProfiler(engine.module, engine, engine.flops_profiler_recompute_fwd_factor())
+    profiler.start_profile()
+    try:
+        yield
+        profiler.stop_profile()
+        _write_profile(profiler, engine, step, path)
+    finally:
+        profiler.end_profile()
+
+
+def _write_profile(profiler: Any, engine: Any, step: int, path: Path) -> None:
+    text, temporary = io.StringIO(), path.with_name(f".{path.name}.tmp")
+    try:
+        with redirect_stdout(text):
+            profiler.print_model_profile(
+                step,
+                engine.flops_profiler_module_depth(),
+                engine.flops_profiler_top_modules(),
+                engine.flops_profiler_detailed(),
+            )
+    except Exception as failure:  # unusual models break its arithmetic: only the text is lost
+        log.warning("DeepSpeed's FLOPs profiler could not print its counts: %r", failure)
+        return
+    try:
+        if text.getvalue():
+            temporary.write_text(text.getvalue())
+            os.replace(temporary, path)
+    except OSError as failure:
+        log.warning("%s is dropped, training continues: %s", path.name, failure)

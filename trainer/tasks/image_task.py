@@ -14,9 +14,8 @@ from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.rules import CLASS_NAMES_SHA256
 from trainer.data import open_data
 from trainer.data.batches import Batch, Share, build_batch, evaluation_batches
-from trainer.data.image_checks import check_classes
+from trainer.data.files import check_classes
 from trainer.data.placement import ImageSource, build_source, resolve_residence
-from trainer.distributed.provenance import hash_weights
 from trainer.distributed.world import Precision
 from trainer.engine import Engine
 from trainer.hang_detection.heartbeat import Pulse
@@ -25,6 +24,7 @@ from trainer.models import build_model
 from trainer.models.batch_norm import average_running_statistics
 from trainer.models.model_with_loss import ImageClassifier, Learner
 from trainer.models.teacher import Teacher, place_teacher
+from trainer.run import hash_weights
 from trainer.tasks import Split, Task
 from trainer.tasks.evaluation import Evaluation, add_up_split, do_nothing, read_classification
 from trainer.tasks.normalization import find_preprocessing, find_rescaling

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -26,7 +27,7 @@ from trainer.models.decoder_build import build_decoder
 from trainer.models.model_with_loss import Learner
 from trainer.models.packing import Bounds
 from trainer.models.teacher import Teacher, place_teacher
-from trainer.models.weights import hash_of_state, hash_weights_by_name, open_weights
+from trainer.models.weights import Weights, open_weights
 from trainer.tasks import Split, Task
 from trainer.tasks.evaluation import Evaluation, add_up_split, do_nothing, read_language_modelling
 
@@ -124,3 +125,30 @@ class TextTask(Task):
         size = self._config.micro_batch_size
         batches = text_evaluation_batches(rows, size, self._share, self._device)
         return read_language_modelling(add_up_split(evaluate, batches, after_batch), len(rows))
+
+
+def hash_weights_by_name(weights: Weights, names: Sequence[str], rank: int, world_size: int) -> str:
+    """Return the sha256 over all parameters, equal on every rank and for every number of ranks.
+
+    Collective: one rank hashes each parameter.
+    """
+    lines = [_line(name, weights.tensor(name)) for name in names[rank::world_size]]
+    if world_size == 1:
+        return _hash_lines(lines)
+    gathered: list[Any] = [None] * world_size
+    dist.all_gather_object(gathered, lines)
+    return _hash_lines(line for part in gathered for line in part)
+
+
+def hash_of_state(model: nn.Module) -> str:
+    """Return the hash of `hash_weights_by_name` for a whole model in memory."""
+    return _hash_lines(_line(name, parameter.detach()) for name, parameter in model.named_parameters())
+
+
+def _line(name: str, tensor: Tensor) -> str:
+    content = tensor.float().cpu().contiguous().view(-1).numpy()
+    return f"{name} {tuple(tensor.shape)} {hashlib.sha256(content).hexdigest()}"
+
+
+def _hash_lines(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()

@@ -30,7 +30,7 @@ from tests.charts.rendering import (
 from tests.charts.rendering import LIBRARY as LIBRARY_CHART
 from tests.codes import find_codes
 from trainer.data.text.token_cache import cache_name
-from trainer.prepare.request import STALE_AFTER_S, Request, read_request
+from trainer.prepare import STALE_AFTER_S, Request, read_request
 
 
 @pytest.fixture

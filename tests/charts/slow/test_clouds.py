@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stratlab_spec.layout.parallel_dims import Axes, Layout, resolve_layout
+from stratlab_spec.layout import Axes, Layout, resolve_layout
 from stratlab_spec.memory.fit import fit_problems
 from stratlab_spec.memory.profiles import GIB
 from stratlab_spec.models.decoder_config import read_shape

@@ -13,8 +13,8 @@ import pytest
 
 from charts import packages
 from charts.packages import main, package_charts
+from stratlab import UserError
 from stratlab.helm import find_helm
-from stratlab.user_error import UserError
 from tests.charts.rendering import CHARTS, HELMS, ROOT, find_program, render
 from tests.codes import find_codes
 

@@ -20,7 +20,7 @@ from docs.building.schedules_picture import (
     find_idle_pct,
     list_orders,
 )
-from stratlab.predict.prediction import Prediction
+from stratlab.predict import Prediction
 from stratlab_spec.models.decoder import VIRTUAL_STAGES
 from stratlab_spec.strategies import STRATEGIES
 from tests.trainer.wire_formulas import textbook_bytes

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from stratlab.run_directory.record import read_run
 from tests.codes import find_codes
 from tests.programs import find_python

@@ -10,7 +10,7 @@ import datasets
 import pytest
 import yaml
 
-from stratlab_spec.timed_steps import FEW_STEPS
+from stratlab_spec.schedule import FEW_STEPS
 from tests.documents.commands import ROOT, read_commands, split
 from tests.documents.examples import (
     gpu_command,

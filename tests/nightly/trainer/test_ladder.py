@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from tests.codes import find_codes
 from tests.trainer.kept_runs import lines, read
 from tests.trainer.planted_memory import plant

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from tests.run_directories import LOAD
 
 ROOT = Path(__file__).parents[3]

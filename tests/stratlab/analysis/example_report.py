@@ -17,7 +17,7 @@ import numpy as np
 
 from stratlab.analysis.kernels import KernelRow
 from stratlab.analysis.step_rows import MemoryPoint
-from stratlab.analysis.step_timeline import BINS, STATES, DrawnCall, DrawnStep
+from stratlab.analysis.time_breakdown import BINS, STATES, DrawnCall, DrawnStep
 
 PARTS = {"compute": 60.0, "comm": 12.0, "straggler": 3.0, "copy": 1.0, "data": 4.0, "host": 9.0}
 PARTS |= {"launch": 0.0, "kernel_wait": 1.0, "other_idle": 10.0, "bubble": 0.0}

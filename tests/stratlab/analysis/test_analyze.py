@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from stratlab import UserError
 from stratlab.analysis import measure
 from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.mlflow_upload import build_numbers, build_tags
 from stratlab.analysis.run_analysis import NoTraces, analyze_run
 from stratlab.analysis.run_facts import NoRun
 from stratlab.run_directory.outcome import ALIVE_S
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.analysis.conftest import NO_HTA
 from tests.stratlab.simulated.small import (

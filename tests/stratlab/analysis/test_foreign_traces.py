@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from stratlab import UserError
 from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.foreign_traces import Analysed, analyze_foreign, is_foreign, name_source, parse_pattern
 from stratlab.analysis.run_analysis import NoTraces
 from stratlab.commands import analyze as command
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import build_cpu_trace, build_gpu_trace, write_run
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stratlab import UserError
 from stratlab.analysis.measure import SHARES, RankShare, parse_share
 from stratlab.analysis.rank import load_reading, read_rank_trace, write_reading
 from stratlab.analysis.run_analysis import analyze_run, analyze_share
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.real_traces import unpack
 from tests.stratlab.simulated.small import build_gpu_trace, write_run

@@ -7,7 +7,7 @@ import pytest
 
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import finish_rank, read_rank_trace
-from stratlab.analysis.step_timeline import BINS, STATES, choose_states, choose_step, coarsen
+from stratlab.analysis.time_breakdown import BINS, STATES, choose_states, choose_step, coarsen
 from tests.stratlab.simulated.small import COMM_STREAM, build_gpu_trace
 
 

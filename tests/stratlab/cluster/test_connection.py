@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from stratlab import UserError
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import ALIVE_S, connect_in_cluster, find_cluster
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import connect_to
 from tests.stratlab.raised import raised

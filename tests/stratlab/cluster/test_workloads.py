@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from stratlab.cluster import ClusterError
-from stratlab.cluster import results_location as module
+from stratlab.cluster import volume_pod as module
 from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.pods import console_pod, node_rank, place_of, training_container
-from stratlab.cluster.results_location import find_place
+from stratlab.cluster.volume_pod import find_place
 from stratlab.cluster.workloads import (
     APIS,
     RunAnnotations,

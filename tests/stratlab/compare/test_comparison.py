@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
+from stratlab import UserError
 from stratlab.compare.comparison import compare
-from stratlab.compare.publishing import describe
 from stratlab.compare.report_files import render_page
 from stratlab.compare.run_rows import SUMMARY_FIELDS, TRACE_FIELDS
 from stratlab.compare.run_sources import load_comparisons, load_runs
-from stratlab.compare.summary_view import build_markdown
+from stratlab.compare.summary_view import build_markdown, describe
 from stratlab.compare.terminal_view import list_answers
-from stratlab.run_directory.record import RunRecord
-from stratlab.run_directory.step_numbers import NAMES
-from stratlab.user_error import UserError
+from stratlab.run_directory.record import NAMES, RunRecord
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from stratlab.compare.flags import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP, build_flags
-from stratlab_spec.timed_steps import FEW_STEPS
+from stratlab.compare.causes import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP, build_flags
+from stratlab_spec.schedule import FEW_STEPS
 from tests.stratlab.compare.building import build_bare_row
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from stratlab import UserError
 from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.foreign_traces import analyze_foreign
 from stratlab.analysis.hta_bridge import HtaRun
@@ -13,7 +14,6 @@ from stratlab.compare.report_files import render_csv, render_page
 from stratlab.compare.run_sources import load_runs
 from stratlab.compare.summary_view import build_markdown
 from stratlab.compare.terminal_view import list_answers
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import edit, judge, read_columns, rows_of
 from tests.stratlab.simulated.small import TraceWriter, add_gpu_step, build_cpu_trace, build_gpu_trace

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from stratlab import UserError
 from stratlab.compare.answers import name_answers, say_answer
+from stratlab.compare.causes import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP, build_flags
 from stratlab.compare.comparison import compare
-from stratlab.compare.flags import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP, build_flags
 from stratlab.compare.measured_view import build_traces
 from stratlab.compare.report_files import FILES, render_page, write_report
 from stratlab.compare.run_rows import read_rows
@@ -27,7 +28,6 @@ from stratlab.compare.trust import find_group, find_uneven, list_doubts
 from stratlab.compare.verdict_view import describe_work, either
 from stratlab.compare.winners import ON_CPU
 from stratlab.run_directory.record import RunRecord
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build, build_bare_row, edit, judge, read_columns
 from tests.stratlab.compare.sixteen_runs import build_sixteen

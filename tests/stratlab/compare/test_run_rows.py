@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.run_directory.step_numbers import NAMES, build_summary
-from stratlab_spec.timed_steps import RULE
+from stratlab.run_directory.record import NAMES, build_summary
+from stratlab_spec.schedule import RULE
 from tests.stratlab.compare.building import Report, build, edit, judge
 from tests.stratlab.example_run import write_lines
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from stratlab import NothingThere, UserError
 from stratlab.compare.comparison import compare
 from stratlab.compare.report_files import render_page, write_report
 from stratlab.compare.run_sources import load_runs, read_tuning
-from stratlab.user_error import NothingThere, UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build, rows_of
 from tests.stratlab.compare.scenarios import tune

@@ -4,11 +4,10 @@ import pytest
 
 from stratlab.compare.comparison import compare
 from stratlab.compare.fairness import AS_SEARCH
-from stratlab.compare.publishing import describe
 from stratlab.compare.report_files import render_page
 from stratlab.compare.run_sources import keep_varied, load_runs, read_varied
 from stratlab.compare.search_ranking import say_search
-from stratlab.compare.summary_view import build_markdown
+from stratlab.compare.summary_view import build_markdown, describe
 from stratlab.compare.terminal_view import list_answers
 from stratlab.compare.variants import CARRIED_OUT, parse_varied
 from stratlab_spec.settings.rules import MAY_DIFFER

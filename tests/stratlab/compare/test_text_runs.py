@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from stratlab import UserError
 from stratlab.compare.comparison import compare
 from stratlab.compare.report_files import write_report
 from stratlab.compare.run_sources import load_runs
 from stratlab.run_directory.record import RunRecord
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import difference, edit, judge, read_columns
 from tests.stratlab.example_text import LACKING, LAYOUTS, build_text_run

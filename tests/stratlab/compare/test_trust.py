@@ -9,10 +9,9 @@ import pytest
 
 from stratlab.compare.answers import name_answers
 from stratlab.compare.comparison import compare
-from stratlab.compare.publishing import describe
 from stratlab.compare.report_files import render_page
 from stratlab.compare.run_sources import load_runs
-from stratlab.compare.summary_view import build_markdown
+from stratlab.compare.summary_view import build_markdown, describe
 from stratlab.compare.terminal_view import list_answers
 from stratlab.compare.trust import APART, FAIR, TIMES_APART, WITH_DOUBTS, judge_trust
 from tests.stratlab.compare.building import build, judge

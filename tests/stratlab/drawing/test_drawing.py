@@ -15,6 +15,7 @@ from stratlab.drawing import (
     Section,
     badge,
     build_page,
+    canvas,
     heat_map,
     histogram,
     html_table,
@@ -22,11 +23,18 @@ from stratlab.drawing import (
     link_file,
     scatter,
     stacked_bars,
-    timeline,
     waterfall,
 )
-from stratlab.drawing.canvas import HALF, MOST_POINTS, format_tick, log_ticks, ticks
-from stratlab.drawing.timeline import Span, TimelineRow, build_timeline
+from stratlab.drawing.canvas import (
+    HALF,
+    MOST_POINTS,
+    Span,
+    TimelineRow,
+    build_timeline,
+    format_tick,
+    log_ticks,
+    ticks,
+)
 from tests.stratlab.pinned import check_pinned
 
 HOSTILE = "\"><script>alert('x')</script>&"
@@ -124,7 +132,7 @@ def test_much_is_thinned_and_keeps_its_peaks(monkeypatch):
     assert (kinds[0], kinds.count("h10"), kinds.count("h0"), len(kinds)) == ("h0", 100, 1, 103)
     assert "food 3 / food 7: 2.0 (66.7 %)" in chart and len(chart) < 50_000
     assert "<svg" not in heat_map(np.zeros((129, 129)), names, names)
-    monkeypatch.setattr(timeline, "MOST_BOXES", 2)
+    monkeypatch.setattr(canvas, "MOST_BOXES", 2)
     boxes = [Span(f"call {length}", 0, length) for length in (1, 5, 2, 4)]
     html = str(build_timeline([TimelineRow("rank 0", 0, 10, [1], boxes=boxes)], "ms"))
     assert re.findall(r'title="(call \d)"', html) == ["call 5", "call 4"], "of very many the longest"

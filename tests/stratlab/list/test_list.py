@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stratlab import cli
-from stratlab.run_directory.places import write_foreign
+from stratlab import UserError, cli
+from stratlab.run_directory.files import write_foreign
 from stratlab.run_folders import ListedRun, build_run, list_answers, list_runs, name_comparisons
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import edit
 from tests.stratlab.example_run import build_run_dir

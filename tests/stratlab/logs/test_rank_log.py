@@ -3,13 +3,13 @@ from typing import Any
 
 import pytest
 
+from stratlab import UserError
 from stratlab import logs as rank_log
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.workloads import APIS, RunAnnotations, Workload
 from stratlab.logs import find_file, find_pod
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.watch.objects import PODS, RUNS, build_pod, build_run, ended

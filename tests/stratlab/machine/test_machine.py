@@ -14,7 +14,7 @@ from stratlab import machine as of_the_tools
 from stratlab.machine import FULL_BELOW, build_machine_env, name_program, say_full, say_refused, shorten
 from stratlab_spec.certificates import MARK
 from tests.codes import find_codes
-from trainer.distributed import machine as of_the_trainer
+from trainer import distributed as of_the_trainer
 
 
 def test_the_users_shell_does_not_leak_in():

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from stratlab import processes
-from stratlab.processes import Processes, tail
+from stratlab import machine
+from stratlab.machine import Processes, tail
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 
@@ -78,15 +78,15 @@ def test_the_stack_of_a_process_that_died_of_a_signal_is_told_before_the_last_li
 
 
 def test_a_free_port_is_one_that_no_outgoing_connection_gets(monkeypatch):
-    port = processes.free_port()
-    assert port in processes.PORTS and processes.PORTS.stop <= 32768
+    port = machine.free_port()
+    assert port in machine.PORTS and machine.PORTS.stop <= 32768
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
         monkeypatch.setattr(random, "sample", lambda ports, count: [port, port + 1])
-        assert processes.free_port() == port + 1
+        assert machine.free_port() == port + 1
         monkeypatch.setattr(random, "sample", lambda ports, count: [port])
-        assert find_codes(raised(processes.free_port)) == ["SL-no-free-port"]
+        assert find_codes(raised(machine.free_port)) == ["SL-no-free-port"]
 
 
 def test_a_killed_parent_takes_its_processes_along(tmp_path):
@@ -94,7 +94,7 @@ def test_a_killed_parent_takes_its_processes_along(tmp_path):
     code = f"""
 import os, time
 from pathlib import Path
-from stratlab.processes import Processes
+from stratlab.machine import Processes
 print(Processes().start({waits!r}, dict(os.environ), Path({str(tmp_path / "log")!r})).pid, flush=True)
 time.sleep(60)
 """

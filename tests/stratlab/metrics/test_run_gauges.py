@@ -10,9 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.building.metrics_page import write_metrics
-from stratlab import metrics
+from stratlab import UserError, metrics
 from stratlab.metrics_exporter import RunGauges, find_runs
-from stratlab.user_error import UserError
 from stratlab_spec.exit_codes import BAD_CONFIG
 from tests.stratlab.compare.building import edit
 from tests.stratlab.example_run import build_run_dir

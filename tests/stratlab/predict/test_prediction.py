@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from stratlab.predict import MOST_ROWS, predict
 from stratlab.predict.answering import answer, complete, foretell
 from stratlab.predict.asking import ask_of_model
-from stratlab.predict.prediction import MOST_ROWS, predict
 from stratlab.predict.prediction_report import build_prediction_page
 from stratlab_spec.memory.prediction import GATE, Device, Verdict
 from stratlab_spec.memory.profiles import GIB, SHIPPED, Question, read_operations

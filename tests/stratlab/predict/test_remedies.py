@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from stratlab.predict import Prediction, predict
 from stratlab.predict.answering import complete
-from stratlab.predict.prediction import Prediction, predict
 from stratlab.predict.remedies import ALLOWED, NOT_COUNTED, UNPUBLISHED, advise, list_allowed_changes
 from stratlab_spec.memory.extrapolation import Peak
 from stratlab_spec.memory.prediction import Device, Verdict
 from stratlab_spec.memory.profiles import SHIPPED, Question, read_operations_file
-from stratlab_spec.models.decoder_presets import TEXT_HUB_IDS
+from stratlab_spec.models.decoder_config import TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import PUBLISHED
 from stratlab_spec.settings.fields import MODELS
 

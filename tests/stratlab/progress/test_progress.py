@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stratlab.processes import GrowingWait
+from stratlab.machine import GrowingWait
 from stratlab.progress import Display, Progress, RunReader
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from stratlab import UserError
 from stratlab.rehearsal import RunEnd, describe_success, next_commands
 from stratlab.rehearsal_plan import build_training_pods, check_free, make_folder, remove_empty, replaced
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from stratlab import UserError
 from stratlab import script as module
 from stratlab.script import Hosts, RenderRequest, build_script, build_start, read_hostfile
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 

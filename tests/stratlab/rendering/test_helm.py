@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from stratlab import UserError
 from stratlab.helm import find_helm, read_chart_name, render_chart
 from stratlab.pod_commands import build_pod, expand
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from stratlab import UserError
 from stratlab.foreign_settings import FLAGS, NotOneThing, translate_file, translate_setting
 from stratlab.run_settings import SETTINGS
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 
 PARTS = ("accumulation", "processes", "nodes", "strategy", "betas")

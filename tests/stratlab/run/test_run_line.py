@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from stratlab import UserError
 from stratlab.commands.run import Target, list_charts, run
 from stratlab.run_line import RunLine, RunRequest, build_run_line, count_gpus
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 
 CHARTS = ("ddp", "fsdp", "llm-2d", "lora", "single", "zero2")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stratlab import UserError
 from stratlab.compare.comparison import compare
 from stratlab.compare.report_files import check_file, check_folder, write_report
 from stratlab.compare.run_sources import load_runs
@@ -15,7 +16,6 @@ from stratlab.run_directory.files import is_run, read_world_size
 from stratlab.run_directory.outcome import is_alive
 from stratlab.run_directory.record import RunRecord
 from stratlab.run_folders import find_run
-from stratlab.user_error import UserError
 from stratlab.verify import verify_run
 from tests.codes import find_codes
 from tests.stratlab.example_run import build_run_dir

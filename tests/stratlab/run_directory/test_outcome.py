@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from stratlab.run_directory.files import find_rank_logs, find_rank_traces, is_beside
 from stratlab.run_directory.outcome import look, read_standing
-from stratlab.run_directory.places import find_rank_logs, find_rank_traces, is_beside
 
 STARTED = {"t": 1.0, "attempt": 1, "event": "started", "launcher": "a"}
 

@@ -9,12 +9,18 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.workloads import APIS
 from stratlab.compare.run_sources import read_varied
 from stratlab.helm import HelmFailed
-from stratlab.sweep import cluster_sweep as module
-from stratlab.sweep.cluster_sweep import ClusterPlace, carry_out, check_cluster, decide_all, uninstall_ended
+from stratlab.sweep import SeenRelease, State, read_state
+from stratlab.sweep import execution as module
+from stratlab.sweep.execution import (
+    ClusterPlace,
+    RehearsedPlace,
+    carry_out,
+    check_cluster,
+    decide_all,
+    uninstall_ended,
+)
 from stratlab.sweep.helm_release import Site
 from stratlab.sweep.planned_release import Planned
-from stratlab.sweep.rehearsed_sweep import RehearsedPlace
-from stratlab.sweep.state import SeenRelease, State, read_state
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.example_run import build_run_dir

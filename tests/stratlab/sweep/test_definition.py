@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratlab import UserError
 from stratlab.sweep.definition import Sweep, list_varied, read_sweep
 from stratlab.sweep.planned_release import LONGEST_NAME, expand
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 

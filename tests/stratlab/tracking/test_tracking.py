@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from stratlab import UserError
 from stratlab import tracking_server as server
 from stratlab.tracking import (
     COLUMNS,
@@ -16,7 +17,6 @@ from stratlab.tracking import (
     find_run_page,
     is_of_this_machine,
 )
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 
 

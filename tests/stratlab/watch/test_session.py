@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from stratlab import UserError
 from stratlab import watch_session as session
 from stratlab.cli import app
 from stratlab.cluster import ClusterError
 from stratlab.cluster.watching import ADDED, SYNCED
 from stratlab.cluster.workloads import APIS, Workload
-from stratlab.user_error import UserError
 from stratlab.watch_display import Lines, LiveTable, build_ending, describe_waiting, find_remedy
 from stratlab.watch_session import Sources, Update
 from stratlab.watch_state import EVENTS, JOBS, LOG, PODS, REFUSED, TROUBLE, WORKLOAD

@@ -14,6 +14,7 @@ from trainer.api import (
     ConfigError,
     DataMissing,
     ExperimentFailed,
+    LoadedData,
     deepspeed_config,
     experiment,
     load_data,
@@ -21,7 +22,6 @@ from trainer.api import (
     run_experiment,
 )
 from trainer.api.experiment import main
-from trainer.api.loading import LoadedData
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def train_and_save(results: Path, state_bytes: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from trainer.checkpoint.dcp_files import read_sharded
+    from trainer.checkpoint.deepspeed_files import read_sharded
     from trainer.checkpoint.state import ShardedStaging
 
     checkpoints, engine, attempt, step_until = build(results, every=EVERY, steps=10**6, load=False)

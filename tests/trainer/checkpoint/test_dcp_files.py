@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 
 from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
-from trainer.checkpoint.dcp_files import NativeTensors, read_metadata, read_sharded
+from trainer.checkpoint.deepspeed_files import NativeTensors, read_metadata, read_sharded
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 

@@ -7,8 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.memory_estimation.fake_cluster import as_on_cuda
 from trainer.memory_estimation.storages import StorageWatch
-from trainer.models.decoder import causal_attention
-from trainer.models.packing import Bounds, build_packing
+from trainer.models.packing import Bounds, build_packing, causal_attention
 
 ORIGINAL = F.scaled_dot_product_attention
 ROWS, HEADS, TOKENS, DIM = 2, 4, 64, 16

@@ -12,9 +12,9 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.pictures import ABC, BROKEN, TEXT, opened, pngs, save, table, write
-from trainer.data import image_checks as opening
+from trainer.data import files as opening
 from trainer.data.columns import ColumnNames, _judge, read_labels
-from trainer.data.image_checks import check_held_out, scale_problem
+from trainer.data.files import check_held_out, scale_problem
 from trainer.data.images import SPLIT_SEED
 from trainer.launch.preflight import check
 from trainer.prepare.origin import check_images

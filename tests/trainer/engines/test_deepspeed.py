@@ -20,10 +20,9 @@ from trainer.engines.deepspeed_config import (
     check_keys,
 )
 from trainer.engines.quantization import _count_real, dequantize, quantize
-from trainer.engines.zero_engine import DeepSpeedEngine
 from trainer.measuring.held_tensors import Observed
 from trainer.models.mixed_precision import ProductLinear
-from trainer.strategies.zero import _gather_products
+from trainer.strategies.zero import DeepSpeedEngine, _gather_products
 
 SMALL = ModelSizes(parameters=1000, block=300, outside=100)
 HUGE = ModelSizes(parameters=10**10, block=10**8, outside=10**9)

@@ -5,7 +5,7 @@ import pytest
 from tests.codes import find_codes
 from trainer.hang_detection import rank_zero_task
 from trainer.hang_detection import watchdog_thread as witness
-from trainer.hang_detection.diagnosis import Frame, Group, RankState, judge, read_stack
+from trainer.hang_detection.heartbeat import Frame, Group, RankState, judge, read_stack
 
 WAIT = [Frame("/site-packages/torch/distributed/distributed_c10d.py", 3000, "all_reduce")]
 BACKWARD = [Frame("/site-packages/torch/autograd/graph.py", 800, "_engine_run_backward")]

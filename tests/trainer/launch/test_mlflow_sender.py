@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from stratlab_spec.mlflow_run import DETAIL, NOTE, build_note
-from stratlab_spec.run_directory import RunDirectory, write_json
-from trainer.launch import mlflow_replay as replay_module
+from stratlab_spec.run_directory import DETAIL, NOTE, RunDirectory, build_note, write_json
 from trainer.launch import mlflow_sender as sender_module
-from trainer.launch.mlflow_replay import replay
+from trainer.launch import tensorboard as replay_module
 from trainer.launch.mlflow_rest import MlflowError
 from trainer.launch.mlflow_sender import (
     BATCH,
@@ -23,6 +21,7 @@ from trainer.launch.mlflow_sender import (
     read_offset,
     send_new_lines,
 )
+from trainer.launch.tensorboard import replay
 
 
 class Store:

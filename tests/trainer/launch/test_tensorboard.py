@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from stratlab_spec.mlflow_run import HEADLINES
-from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.run_directory import HEADLINES, RunDirectory
 from tests.codes import find_codes
 from trainer.launch.tensorboard import EventWriter, build_first_record, build_record, build_records, main
 

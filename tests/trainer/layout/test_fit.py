@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stratlab_spec.layout.parallel_dims import resolve_layout
+from stratlab_spec.layout import resolve_layout
 from stratlab_spec.memory.fit import (
     STATE,
     Choice,
@@ -23,8 +23,7 @@ from stratlab_spec.memory.fit import (
 )
 from stratlab_spec.memory.layout_report import main
 from stratlab_spec.memory.profiles import FOLDER, GIB, SHIPPED
-from stratlab_spec.models.decoder_config import read_shape
-from stratlab_spec.models.decoder_presets import SHAPES
+from stratlab_spec.models.decoder_config import SHAPES, read_shape
 from stratlab_spec.plan import resolve_plan
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes

@@ -4,10 +4,15 @@ import dataclasses
 
 import pytest
 
-from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes, shape_problems
-from stratlab_spec.layout.parallel_dims import Axes, resolve_layout
+from stratlab_spec.layout import (
+    Axes,
+    broken_rules,
+    resolve_axes,
+    resolve_layout,
+    shape_problems,
+)
 from stratlab_spec.memory.layout_report import main
-from stratlab_spec.models.decoder_presets import SHAPES
+from stratlab_spec.models.decoder_config import SHAPES
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 

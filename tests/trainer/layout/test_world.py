@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from tests.trainer.runs import make_world
-from trainer.distributed.machine import read_node
+from trainer.distributed import read_node
 from trainer.distributed.world import World, bind_device, processor_name
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from stratlab_spec.exposed_communication import ExposedShare, RecordedEvent, measure_exposed, read_exposed_pct
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config
-from trainer.measuring.phases import Phases
+from stratlab_spec.trace_events import ExposedShare, RecordedEvent, measure_exposed, read_exposed_pct
+from trainer.measuring import Phases
 from trainer.measuring.profiler import StepProfiler
 
 

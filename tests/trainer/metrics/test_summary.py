@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from stratlab_spec.models.decoder import count_flops_per_token
-from stratlab_spec.models.decoder_presets import SHAPES
+from stratlab_spec.models.decoder_config import SHAPES
+from stratlab_spec.schedule import COUNTS, TIMES, TimedSteps, TrainedStep
 from stratlab_spec.settings.config import Config
-from stratlab_spec.timed_steps import COUNTS, TIMES, TimedSteps, TrainedStep
 from trainer.distributed.world import World
 from trainer.measuring import memory
 from trainer.measuring.held_tensors import Observed

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stratlab_spec.models.decoder_presets import SHAPES
+from stratlab_spec.models.decoder_config import SHAPES
 from stratlab_spec.settings.config import Config
 from trainer.data.text.token_rows import IGNORED
 from trainer.models.decoder import Decoder

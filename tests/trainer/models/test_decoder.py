@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stratlab_spec.models import decoder as decoder_shapes
 from stratlab_spec.models.decoder import count_flops_per_token, count_parameters, weight_shapes
+from stratlab_spec.models.decoder_config import SHAPES
 from stratlab_spec.models.decoder_json import shape_of_json
-from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from tests.trainer.models.small_decoder import (

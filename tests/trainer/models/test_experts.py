@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stratlab_spec.models.decoder_presets import SHAPES
+from stratlab_spec.models.decoder_config import SHAPES
 from trainer.measuring.held_tensors import local_part
 from trainer.models.decoder import build_hugging_face
 from trainer.models.experts import Experts, Router, add_answers

@@ -19,7 +19,6 @@ from tests.trainer.models.small_decoder import (
 from tests.trainer.models.varlen_stand_in import on_varlen
 from trainer.models import decoder as decoders
 from trainer.models import packing
-from trainer.models.decoder import causal_attention
 from trainer.models.packing import (
     MASK,
     VARLEN,
@@ -29,6 +28,7 @@ from trainer.models.packing import (
     build_mask,
     build_packing,
     build_spans,
+    causal_attention,
     choose_path,
 )
 

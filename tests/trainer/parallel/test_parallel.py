@@ -15,7 +15,7 @@ from trainer.models import weights
 from trainer.models.decoder import documents_of
 from trainer.models.decoder_build import build_decoder
 from trainer.models.mixed_precision import apply_low_precision
-from trainer.parallel import stage
+from trainer.parallel import nd_engine
 from trainer.parallel.fully_shard import _sharded_parameters, apply_prefetch, apply_sharding
 from trainer.parallel.pipeline import apply_stage, layers_of
 
@@ -89,7 +89,7 @@ def alone(monkeypatch) -> Iterator[None]:
 @pytest.mark.usefixtures("alone")
 def test_nd_compiles_its_layers_and_judges_in_evaluation_mode(monkeypatch) -> None:
     compiled: list[int] = []
-    monkeypatch.setattr(stage, "apply_compile", lambda layers, backend: compiled.append(len(layers)))
+    monkeypatch.setattr(nd_engine, "apply_compile", lambda layers, backend: compiled.append(len(layers)))
     monkeypatch.setattr(weights, "RandomWeights", weights.RandomWeights)  # `start` sets others
     config, modes = make_config(compile=True), []
     engine = start(config)

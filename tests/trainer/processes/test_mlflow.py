@@ -12,12 +12,12 @@ import mlflow
 import psutil
 import pytest
 
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from stratlab_spec.run_directory import RunDirectory, write_json
 from tests.codes import find_codes
-from trainer.launch.mlflow_replay import main, replay
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
 from trainer.launch.mlflow_sender import Sender, line_points, send_new_lines
+from trainer.launch.tensorboard import main_of_replay, replay
 
 Point = tuple[str, float, int, int]
 
@@ -119,12 +119,12 @@ def test_what_cannot_be_sent_is_said(tmp_path, capsys, monkeypatch):
         ([tmp_path, "--tracking-uri", away], 2, "SL-replay-no-run"),
         ([folder.path, "--tracking-uri", away], 1, "SL-replay-unsent"),
     ):
-        assert main([*map(str, arguments)]) == code
+        assert main_of_replay([*map(str, arguments)]) == code
         said = capsys.readouterr().err
         assert find_codes(said) == [told]
     assert f" {folder.metrics.stat().st_size} bytes" in said and not folder.sent.exists()
     folder.mlflow.write_text(json.dumps({"tracking_uri": away, "experiment_id": "1", "run_id": "a"}))
-    assert main([str(folder.path)]) == 1, "the server that the run had is asked where none is named"
+    assert main_of_replay([str(folder.path)]) == 1, "the server that the run had is asked where none is named"
 
 
 SAYS = """

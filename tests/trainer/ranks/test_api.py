@@ -9,7 +9,7 @@ import torch
 from tests.documents.commands import ROOT
 from tests.trainer.kept_runs import KEPT, read
 from trainer.api import deepspeed_config, load_data, load_model
-from trainer.distributed.provenance import hash_weights
+from trainer.run import hash_weights
 
 GIVEN = {
     name.removeprefix("TRAINER_").lower(): value

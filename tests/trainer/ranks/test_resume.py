@@ -73,7 +73,7 @@ def stop_at(place: str, count: int, rank: int = 1) -> Callable[[], None]:
         Agreement.__init__.__defaults__ = (0, 0.0)
         owner = Checkpoints if place.startswith("_") else TorchEngine
         if place == "train_step" and os.environ["TRAINER_STRATEGY"].startswith("zero"):
-            from trainer.engines.zero_engine import DeepSpeedEngine as owner
+            from trainer.strategies.zero import DeepSpeedEngine as owner
         real, calls = getattr(owner, place), [0]
 
         def told(self: object, *given: object) -> object:

@@ -1,6 +1,6 @@
 """What a run says of where it came from."""
 
-from trainer.distributed.provenance import read_environment
+from trainer.run import read_environment
 
 
 def test_variables_of_network_and_device_are_kept_and_no_other() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from stratlab.run_directory.files import read_config as read_run
-from stratlab_spec import renamed_settings
-from stratlab_spec.renamed_settings import RENAMED, take_new_names
+from stratlab_spec import settings
+from stratlab_spec.settings import RENAMED, take_new_names
 from stratlab_spec.settings.config import Config, rename_variables
 from stratlab_spec.settings.files import read_pairs, read_settings_file, schema
 from tests.codes import find_codes
@@ -18,7 +18,7 @@ NEW = {"distill_alpha": "0.7", "distill_temperature": "3", "cp_method": "allgath
 
 @pytest.fixture(autouse=True)
 def _nothing_said() -> None:
-    renamed_settings._say.cache_clear()
+    settings._say.cache_clear()
 
 
 def test_old_names_are_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from stratlab_spec.registry import OPTIMIZERS, adapter_problems, count_moments, list_own_settings
+from stratlab_spec.settings import FAULTS, KINDS, Fault, rank_problems, read_faults
 from stratlab_spec.settings import rules as continuation
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.fields import Settings
@@ -19,7 +20,6 @@ from stratlab_spec.settings.rules import (
     snapshot_problems,
     swapped_problems,
 )
-from stratlab_spec.settings.values import FAULTS, KINDS, Fault, rank_problems, read_faults
 from tests.codes import find_codes
 from trainer.distributed.world import Precision
 from trainer.engines.deepspeed_config import ModelSizes, build_settings

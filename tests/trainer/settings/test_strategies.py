@@ -2,11 +2,12 @@
 
 import pytest
 
-from stratlab_spec.layout.mesh_rules import broken_rules
-from stratlab_spec.layout.parallel_dims import Axes
+from stratlab_spec.layout import Axes, broken_rules
+from stratlab_spec.layout.layout_rules import pipeline_problems
 from stratlab_spec.memory.prediction import describe_remedies, find_remedies
 from stratlab_spec.settings.config import Config, ConfigError
-from stratlab_spec.strategies import STRATEGIES, pipeline_problems, reduce_bucket_bytes, resolve_knobs
+from stratlab_spec.settings.library_rules import reduce_bucket_bytes, resolve_knobs
+from stratlab_spec.strategies import STRATEGIES
 from tests.codes import find_codes
 
 TEXT = {"model": "qwen_tiny", "dataset": "arithmetic", "precision": "fp32"}
@@ -32,7 +33,7 @@ OF_FILE = {
     **dict.fromkeys((("fsdp", 0), ("hsdp", 0), ("nd", 0)), OF_FULLY_SHARD),
 }
 """By file of trainer/strategies and DeepSpeed's stage: what a strategy that reuses a file can be tuned by is known."""
-SHARDED = [name for name, row in STRATEGIES.items() if row.file in ("fsdp", "hsdp")]
+SHARDED = [name for name, row in STRATEGIES.items() if row.file == "fsdp"]
 
 
 def config_of(strategy: str, **settings) -> Config:

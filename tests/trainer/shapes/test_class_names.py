@@ -10,7 +10,7 @@ from stratlab_spec.models.teacher import teacher_problems
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from trainer.data import open_data
-from trainer.data.image_checks import check_classes, describe_head
+from trainer.data.files import check_classes, describe_head
 
 TEN = [str(i) for i in range(10)]
 OTHERS = ["zero", *TEN[1:]]

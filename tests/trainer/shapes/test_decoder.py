@@ -14,9 +14,8 @@ from stratlab_spec.models.decoder import (
     parameter_shapes,
     split_layers,
 )
-from stratlab_spec.models.decoder_config import decoder_problems, read_shape
+from stratlab_spec.models.decoder_config import SHAPES, TEXT_HUB_IDS, decoder_problems, read_shape
 from stratlab_spec.models.decoder_json import shape_of_json
-from stratlab_spec.models.decoder_presets import SHAPES, TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import VIT, image_size_problem, model_problems, read_vit_shape
 from stratlab_spec.registry import DECODER_SIZES, SIZES, VIT_SIZES
 from stratlab_spec.settings.config import Config, ConfigError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab_spec.layout.parallel_dims import Axes, resolve_layout
+from stratlab_spec.layout import Axes, resolve_layout
 from stratlab_spec.memory import fit, model_state
 from stratlab_spec.memory.fit import fit_problems
 from stratlab_spec.memory.model_state import describe_ranks
@@ -18,7 +18,7 @@ from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.fake_hub import run_fake_hub
-from trainer.data.image_checks import evaluated
+from trainer.data.files import evaluated
 from trainer.launch.preflight import check
 
 

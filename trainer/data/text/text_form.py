@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
-from stratlab_spec.settings.config import Config, ConfigError
-from stratlab_spec.settings.text_columns import (
+from stratlab_spec.settings import (
     ANSWER,
     CHAT,
     CONTEXT,
@@ -23,6 +22,7 @@ from stratlab_spec.settings.text_columns import (
     TEXT,
     parse_text_columns,
 )
+from stratlab_spec.settings.config import Config, ConfigError
 
 ORIGINAL = "original_question"
 CHATS = ("messages", "conversations", "conversation")

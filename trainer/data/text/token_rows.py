@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.models.decoder_config import read_shape, too_long
-from stratlab_spec.models.decoder_presets import SHAPES
+from stratlab_spec.models.decoder_config import SHAPES, read_shape, too_long
 from stratlab_spec.settings.config import Config
 from trainer.data.text.documents import refuse_altered
 from trainer.data.text.token_cache import ARRAYS, INDEX, TOKENIZER, array_path, cache_folder

@@ -15,7 +15,7 @@ from benchmarks.gpu import foreseen
 from benchmarks.gpu.own_run import OPERATIONS
 from benchmarks.gpu.processes import run_command
 from benchmarks.gpu.session import FILE
-from stratlab.processes import MARK
+from stratlab.machine import MARK
 from stratlab_spec.run_directory import read_lines
 
 # a grandchild in a session of its own, deaf to SIGTERM, as torch's launcher makes them

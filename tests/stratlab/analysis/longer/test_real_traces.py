@@ -11,7 +11,7 @@ import pytest
 from stratlab.analysis import measure
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import RankAnalysis
-from stratlab_spec.exposed_communication import RecordedEvent, measure_exposed
+from stratlab_spec.trace_events import RecordedEvent, measure_exposed
 from tests.codes import find_codes
 from tests.stratlab.real_traces import EVERY, TEAM, unpack
 from tests.stratlab.simulated.small import build_gpu_trace

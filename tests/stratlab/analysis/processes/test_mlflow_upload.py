@@ -11,7 +11,7 @@ from mlflow.tracking import MlflowClient
 
 from stratlab.analysis.run_analysis import analyze_run
 from stratlab.analysis.tables import SCHEMA
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from tests.codes import find_codes
 from tests.stratlab.analysis.conftest import NO_HTA
 from tests.stratlab.simulated.small import build_gpu_trace, write_run

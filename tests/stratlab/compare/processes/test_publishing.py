@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stratlab import cli
+from stratlab import UserError, cli
 from stratlab.cluster import ClusterError, connection
 from stratlab.cluster.connection import Connection
 from stratlab.compare import publishing as comparison_pod
@@ -23,8 +23,6 @@ from stratlab.compare.publishing import (
     NotLogged,
     build_options,
     compare_on_cluster,
-    describe,
-    describe_compared,
     find_mlflow,
     log_comparison,
     log_for_user,
@@ -32,11 +30,11 @@ from stratlab.compare.publishing import (
 )
 from stratlab.compare.report_files import FILES, write_report
 from stratlab.compare.run_sources import load_experiment, load_runs
+from stratlab.compare.summary_view import describe, describe_compared
 from stratlab.drawing import drop_file_links
-from stratlab.processes import free_port
-from stratlab.run_directory.places import PAGE
+from stratlab.machine import free_port
+from stratlab.run_directory.files import PAGE
 from stratlab.tracking import find_places
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.redirecting_server import run_redirect
 from tests.stratlab.cluster.fake_api import FakeApi

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from stratlab import UserError
 from stratlab.compare.comparison import compare
 from stratlab.compare.run_sources import NOT_IN_MLFLOW, _fetch, load_experiment, load_runs
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from stratlab.tracking_server import ServerFailed
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.redirecting_server import run_redirect
 from tests.stratlab.compare.building import build

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.user_error import UserError
-from stratlab.wandb_export import build_id, build_points, export_to_wandb, list_exported
+from stratlab import UserError
+from stratlab.metrics import build_id, build_points, export_to_wandb, list_exported
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
 

@@ -5,7 +5,7 @@ import sys
 import time
 import urllib.request
 
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from tests.codes import find_codes
 from tests.stratlab.example_run import build_run_dir
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import mlflow
 
-from stratlab.processes import free_port
+from stratlab.machine import free_port
 from stratlab.tracking_server import run_server
 from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes

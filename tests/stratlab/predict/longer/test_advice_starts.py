@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from stratlab.predict import Prediction
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
 from stratlab.predict.counting import fill_question
-from stratlab.predict.prediction import Prediction
 from stratlab.predict.remedies import ALLOWED, change_question
 from stratlab_spec.memory.profiles import SHIPPED, Question, read_operations
 from stratlab_spec.settings.config import Config, ConfigError

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from stratlab import UserError
 from stratlab.helm import find_helm, render_chart
 from stratlab.rehearsal_plan import PlannedRun, RehearsalRequest, build_planned_run, build_rehearsal_plan
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 from tests.stratlab.rehearse.conftest import JOB, write_chart

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.machine import Interrupted, build_machine_env
+from stratlab.machine import Interrupted, Processes, build_machine_env
 from stratlab.pod_commands import Command, Pod
-from stratlab.processes import Processes
 from stratlab.progress import Display
 from stratlab.rehearsal import (
     LocalPodEnd,

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 from typer.testing import CliRunner
 
+from stratlab import UserError
 from stratlab.cli import app
 from stratlab.commands.local import render
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.documents.commands import ROOT, read_commands, split
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+from stratlab import UserError
 from stratlab.helm import REPOSITORY, find_helm
-from stratlab.sweep import planned_release
+from stratlab.sweep import State, planned_release, read_state
 from stratlab.sweep.definition import Sweep
 from stratlab.sweep.planned_release import Planned, build_sweep_plan, foretell_all, hash_asked, merge_values
-from stratlab.sweep.state import State, read_state
 from stratlab.sweep.tuning_loop import Workbench, tune_strategies
 from stratlab.sweep.tuning_search import name_candidate
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 from tests.stratlab.sweep.stand_ins import Heard

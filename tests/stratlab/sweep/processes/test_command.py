@@ -11,9 +11,9 @@ from stratlab import cli
 from stratlab.cluster import connection
 from stratlab.commands import sweep as sweep_tables
 from stratlab.helm import REPOSITORY
-from stratlab.sweep import cluster_sweep as cluster_place
-from stratlab.sweep import cluster_sweep as sweep
-from stratlab.sweep.state import State, only_one, state_file, tuning_file
+from stratlab.sweep import State, only_one, state_file, tuning_file
+from stratlab.sweep import execution as cluster_place
+from stratlab.sweep import execution as sweep
 from tests.codes import find_codes
 
 SWEEP = """

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from stratlab import UserError
 from stratlab.compare.winners import build_band
 from stratlab.helm import REPOSITORY
 from stratlab.sweep.definition import Sweep, Tune
@@ -22,7 +23,6 @@ from stratlab.sweep.tuning_search import (
     name_knobs,
     search,
 )
-from stratlab.user_error import UserError
 from tests.codes import find_codes
 
 THROUGHPUT = METRICS["throughput"]

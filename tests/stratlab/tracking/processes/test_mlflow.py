@@ -16,9 +16,8 @@ from mlflow.tracking import MlflowClient
 from stratlab import cli
 from stratlab.cluster.volume_pod import Finished
 from stratlab.compare.publishing import NotLogged, _check_answers
-from stratlab.machine import trust_given
+from stratlab.machine import free_port, trust_given
 from stratlab.pod_checks import CALL_MLFLOW, judge_mlflow
-from stratlab.processes import free_port
 from stratlab.tracking import close_run
 from tests.codes import find_codes
 from tests.stratlab.example_run import write_json

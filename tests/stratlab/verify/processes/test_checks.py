@@ -11,12 +11,10 @@ import pytest
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
-from stratlab import cli
-from stratlab.processes import free_port
-from stratlab.user_error import NothingThere
+from stratlab import NothingThere, cli
+from stratlab.machine import free_port
 from stratlab.verify import Check, compare_points, read_points, verify_run
-from stratlab_spec.mlflow_run import name_metric
-from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.run_directory import RunDirectory, name_metric
 from tests.codes import find_codes
 from tests.redirecting_server import run_redirect
 from tests.stratlab.compare.building import edit

@@ -22,7 +22,7 @@ def test_what_all_ranks_hold_is_copied_and_written_by_one_of_them(tmp_path):
         import torch.distributed as dist
 
         from tests.trainer.saving import write
-        from trainer.checkpoint.dcp_files import read_sharded
+        from trainer.checkpoint.deepspeed_files import read_sharded
         from trainer.checkpoint.state import ShardedStaging
 
         dist.init_process_group("gloo")

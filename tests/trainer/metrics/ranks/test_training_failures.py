@@ -30,9 +30,9 @@ def build_worker(bad: tuple[int, int] | None):
         import os
 
         from trainer.engines.torch_engine import TorchEngine
-        from trainer.engines.zero_engine import DeepSpeedEngine
         from trainer.models.chunked_cross_entropy import TokenLoss
         from trainer.models.model_with_loss import ClassLoss
+        from trainer.strategies.zero import DeepSpeedEngine
 
         state = {"step": 0, "bad": False}
         if bad and int(os.environ["RANK"]) == bad[1]:

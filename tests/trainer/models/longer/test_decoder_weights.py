@@ -4,12 +4,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.models.decoder_presets import SHAPES
+from stratlab_spec.models.decoder_config import SHAPES
 from tests.codes import find_codes
 from tests.trainer.models.small_decoder import FAMILIES, build, document, row_of, settings
 from trainer.models.decoder import build_hugging_face
 from trainer.models.decoder_build import build_decoder
-from trainer.models.weights import hash_of_state, hash_weights_by_name, open_weights
+from trainer.models.weights import open_weights
+from trainer.tasks.text_task import hash_of_state, hash_weights_by_name
 
 Q = "hf.model.layers.1.self_attn.q_proj"
 

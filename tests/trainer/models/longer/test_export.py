@@ -24,7 +24,8 @@ from tests.trainer.models.small_decoder import FAMILIES, build, document, moved,
 from trainer.models import build_model
 from trainer.models.decoder_build import build_decoder
 from trainer.models.export import export_model
-from trainer.models.weights import hash_of_state, read_weights
+from trainer.models.weights import read_weights
+from trainer.tasks.text_task import hash_of_state
 
 CLASSES = ["cat", "dog", "eel"]
 WHOLE = {"config.json", "model.safetensors", "preprocessor_config.json"}

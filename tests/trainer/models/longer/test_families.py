@@ -13,7 +13,7 @@ from trainer.measuring.operators import ProductTypes
 from trainer.models.decoder_build import build_decoder
 from trainer.models.export import export_model
 from trainer.models.mixed_precision import apply_low_precision
-from trainer.models.weights import hash_of_state
+from trainer.tasks.text_task import hash_of_state
 
 
 def read_logits(folder, ids):

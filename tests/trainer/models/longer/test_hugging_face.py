@@ -6,9 +6,9 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.models.conftest import SMALL, small_settings, write_model
-from trainer.distributed.provenance import hash_weights
 from trainer.models import build_model
 from trainer.models.hugging_face import HuggingFaceModel
+from trainer.run import hash_weights
 
 
 def build(folder, *, size=16, channels=3, labels=5, empty=False, **values):

@@ -18,11 +18,11 @@ from stratlab_spec.settings.fields import MODELS, TEXT_MODELS
 from tests.codes import find_codes
 from tests.trainer.fake_hub import run_fake_hub
 from tests.trainer.models.conftest import write_model
-from trainer.distributed.provenance import hash_weights
 from trainer.models import build_model, torchvision_networks
 from trainer.models.cnn_lstm import FRAMES, Lstm, pan
 from trainer.models.export import export_model
 from trainer.models.torchvision_networks import rename_stages
+from trainer.run import hash_weights
 
 OURS = ("vit_tiny", *(name for name, row in NETWORKS.items() if row.builder))
 

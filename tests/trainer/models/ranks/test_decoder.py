@@ -7,7 +7,8 @@ from tests.trainer.models import test_chunked_cross_entropy as reference
 from tests.trainer.models.small_decoder import settings
 from trainer.models.chunked_cross_entropy import token_loss
 from trainer.models.decoder_build import build_decoder
-from trainer.models.weights import hash_of_state, hash_weights_by_name, open_weights
+from trainer.models.weights import open_weights
+from trainer.tasks.text_task import hash_of_state, hash_weights_by_name
 
 
 def test_two_ranks_with_half_the_words_each_give_the_whole_loss():
