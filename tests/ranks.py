@@ -201,8 +201,7 @@ def _serve(line: socket.socket) -> NoReturn:
     with line, line.makefile("rwb") as test, contextlib.suppress(EOFError, ConnectionError):
         while True:
             before_s = _children_seconds()
-            results = _fork_and_wait(*_receive(test), asked_by)
-            _send(test, (results, _children_seconds() - before_s))
+            _send(test, (_fork_and_wait(*_receive(test), asked_by), _children_seconds() - before_s))
     os._exit(0)
 
 

@@ -154,7 +154,6 @@ def walk_path(lab: Lab, runs: list[Run], output: Path) -> None:
     check_mlflow(lab, runs)
     for each in runs:
         lab.test(each.name)
-    comparison = runs[0].folder.partition("/")[0]
-    check_comparison(lab, comparison, sorted(each.name for each in runs), output)
+    check_comparison(lab, runs[0].folder.partition("/")[0], sorted(each.name for each in runs), output)
     for each in runs:
         check_uninstall(lab, each)

@@ -75,8 +75,7 @@ class Course:
 
     @property
     def world_size(self) -> int:
-        sizes = {"single": 1, "hsdp": 4, "zeropp": 4, "nd": 4}
-        return sizes.get(self.layout.split()[0], 2)
+        return {"single": 1, "hsdp": 4, "zeropp": 4, "nd": 4}.get(self.layout.split()[0], 2)
 
     def config(self, results: Path) -> Config:
         """The settings of its run; the tokens of a data set lie in `results`."""

@@ -69,8 +69,7 @@ def check_calls(folder: Path, record_property) -> None:
 
 def count_differences(pods: Pods, uri: str) -> tuple[int, int]:
     """(points lost, points doubled), of what metrics.jsonl holds."""
-    run_id = json.loads(pods.folder.mlflow.read_text())["run_id"]
-    there, asked = stored(uri, run_id), written(pods.folder)
+    there, asked = stored(uri, json.loads(pods.folder.mlflow.read_text())["run_id"]), written(pods.folder)
     return sum((asked - there).values()), sum((there - asked).values())
 
 

@@ -70,8 +70,7 @@ def test_a_volume_that_takes_nothing_more_ends_the_run_with_13_and_no_traceback(
     """The first checkpoint that cannot be written is left out, the second ends the run; the older ones are whole."""
     with open_pods(volume.path, 1, 2, {"TRAINER_STEPS": "100000"}, logs=tmp_path) as pods:
         pods.start()
-        commit = pods.folder.checkpoints / "step_00000020" / "COMMIT"
-        pods.wait_for(commit.exists, "no checkpoint came")
+        pods.wait_for((pods.folder.checkpoints / "step_00000020" / "COMMIT").exists, "no checkpoint came")
         volume.break_off()
         assert pods.finish() == 13, pods.said()
         assert "Traceback" not in pods.said() and "Logging error" not in pods.said(), pods.said()

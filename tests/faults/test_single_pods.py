@@ -97,8 +97,7 @@ def test_the_second_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
         first.wait_for_step(5)
         second.start()
         assert second.finish(limit_s=90) == 2, second.said()
-        before = max(first.losses())
-        first.wait_for_step(before + 5)
+        first.wait_for_step(max(first.losses()) + 5)
         first.send(0, signal.SIGTERM)
         assert first.starts() == [0]
 

@@ -101,8 +101,7 @@ def _as_found(row: dict[str, Any]) -> Found:
         int(attempt): {int(step): loss for step, loss in steps.items()}
         for attempt, steps in row["losses"].items()
     }
-    lists = {name: tuple(row[name]) for name in LISTS}
-    return Found(**row | lists | {"losses": losses})
+    return Found(**row | {name: tuple(row[name]) for name in LISTS} | {"losses": losses})
 
 
 def _line(cell: Cell, row: dict[str, Any]) -> str:

@@ -109,8 +109,7 @@ def _train(cell: Cell, results: Path) -> str:
     for kills in (True, False):
         ranks = fork_ranks(_be_worker, cell.world_size, env=variables | fault, timeout_s=LIMIT_S, grace_s=60)
         if any(rank.exit_code for rank in ranks) != kills:
-            said = "\n".join(rank.output[-1500:] for rank in ranks if rank.exit_code)
-            return said or "it was not killed"
+            return "\n".join(rank.output[-1500:] for rank in ranks if rank.exit_code) or "it was not killed"
     return ""
 
 

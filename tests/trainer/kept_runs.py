@@ -36,8 +36,7 @@ def train(
 ) -> Path:
     """Runs `target` in every rank, checks how they end; the run directory."""
     done = fork_ranks(target, ranks, env=settings(results, strategy, **more), grace_s=20)
-    ended = {r.exit_code for r in done}
-    assert ended == set(codes), "\n".join(r.output[-2500:] for r in done)
+    assert {r.exit_code for r in done} == set(codes), "\n".join(r.output[-2500:] for r in done)
     return results / "default" / strategy
 
 

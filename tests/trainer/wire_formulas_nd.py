@@ -151,8 +151,7 @@ def _experts(work: Work) -> Iterator[Row]:
     shape, layers, again = work.shape, len(work.layers), work.again
     if work.axes.ep == 1:
         return
-    parts = work.axes.tp if work.sequence_parallel else 1
-    chosen = work.tokens // parts * shape.experts_per_token
+    chosen = work.tokens // (work.axes.tp if work.sequence_parallel else 1) * shape.experts_per_token
     yield "ep", "all_to_all", layers + again, shape.experts * 4  # int32
     yield "ep", "all_to_all", 2 * layers + again, chosen * 4  # weights of the answers, fp32
     yield "ep", "all_to_all", 4 * layers + 2 * again, chosen * shape.hidden * ELEMENT

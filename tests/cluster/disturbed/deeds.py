@@ -68,8 +68,7 @@ def evict(lab: Lab, each: Run) -> None:
 
 
 def suspend_and_resume(lab: Lab, each: Run) -> float:
-    values = {**each.values, "run.suspend": "true"}
-    lab.helm("upgrade", each.name, each.chart, values, files=each.files)
+    lab.helm("upgrade", each.name, each.chart, {**each.values, "run.suspend": "true"}, files=each.files)
     wait_until(lambda: not lab.pods(each.name), "no pods", 150)
     assert lab.conditions(f"{each.resource}/{each.name}").get("Suspended") == "True"
     began = time.time()

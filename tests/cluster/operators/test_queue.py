@@ -107,7 +107,6 @@ def test_a_run_is_preempted_and_resumed(lab: Lab, kind: Run, tmp_path: Path) -> 
     lab.install(whole.name, whole.chart, whole.values)
     lab.watch(whole.name)
     check_resumed(lab, Fault(low, whole))
-    names = [whole.name, low.name]
-    check_comparison(lab, f"queued-{api}", names, tmp_path / "report")
+    check_comparison(lab, f"queued-{api}", [whole.name, low.name], tmp_path / "report")
     for each in (low, whole):
         lab.uninstall(each.name)

@@ -83,8 +83,7 @@ def test_a_pod_starts_with_what_restricted_allows(places: dict[str, Cluster]) ->
     cluster.kubectl("create", "configmap", "topology", "--from-literal=topology.xml=<system/>")
     cluster.kubectl("create", "secret", "generic", "login", "--from-literal=token=sesame")
     cluster.kubectl("create", "serviceaccount", "trainer")
-    documents = render(HELM, ROOT / "charts" / "ddp", values={"run": STARTS}, release="starts")
-    job = pick(documents, "PyTorchJob")
+    job = pick(render(HELM, ROOT / "charts" / "ddp", values={"run": STARTS}, release="starts"), "PyTorchJob")
     job["metadata"]["namespace"] = cluster.namespace
     (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     container |= {"image": find_image(), "command": ["sh", "-c", SHOW]}

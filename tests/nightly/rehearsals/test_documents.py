@@ -124,5 +124,4 @@ def test_every_cell_of_two_t4_in_its_order(tmp_path: Path) -> None:
     program = tmp_path / "cells.py"
     program.write_text("\n\n".join(read_cells(TWO_T4)))
     run(sys.executable, program, STRATLAB_OUT=str(tmp_path / "out"))
-    report = read(tmp_path / "out" / "report" / "report.json")
-    check_comparable(report, ["ddp", "zero2", "zero3"], "strategy")
+    check_comparable(read(tmp_path / "out" / "report" / "report.json"), ["ddp", "zero2", "zero3"], "strategy")

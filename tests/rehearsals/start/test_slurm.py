@@ -30,8 +30,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 def test_a_batch_of_two_nodes_gives_the_run_of_the_rehearsal(
     head: Machine, rehearsed: Path, tmp_path: Path
 ) -> None:
-    script = render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch")
-    job = submit(head, script)
+    job = submit(head, render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch"))
     said = wait_for(head, job)
     out = (tmp_path / f"ddp-{job}.out").read_text()
     assert "JobState=COMPLETED" in said and out == "ddp ended with exit code 0\n"

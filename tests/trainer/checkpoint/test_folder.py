@@ -173,5 +173,4 @@ def test_what_a_finished_run_keeps(folder, keep, left):
     for step in (10, 20, 30):
         write(folder, step)
     folder.retire(keep)
-    assert folder.committed() == left
-    assert len([*folder.path.iterdir()]) == len(left)
+    assert (folder.committed(), len([*folder.path.iterdir()])) == (left, len(left))

@@ -72,8 +72,7 @@ def test_a_region_says_what_it_is_for_and_final_is_final(watch):
 
 
 def test_what_the_loss_s_backward_pass_makes_is_told_from_the_rest(watch):
-    weight = torch.ones(8, requires_grad=True)
-    logits = weight * 2
+    logits = torch.ones(8, requires_grad=True) * 2
     loss = (logits * 3).exp().sum()
     nodes = _nodes_between(loss, logits)
     assert len(nodes) == 3 and logits.grad_fn not in nodes

@@ -183,8 +183,7 @@ def test_where_a_crop_of_a_large_image_lies(area, ratio, flip, width, height):
     """By hand: halves of a part with this area and ratio of its edges, in a corner; both axes run from -1 to 1."""
     drawn = (np.log(ratio) - np.log(3 / 4)) / np.log(16 / 9)
     given = numbers(x=0.0, y=1.0, area=(area - 0.08) / 0.92, ratio=drawn, flip=flip)
-    mirror = -1 if flip < 0.5 else 1
-    wanted = [[mirror * width, 0, width - 1], [0, height, 1 - height], [0, 0, 1]]
+    wanted = [[(-1 if flip < 0.5 else 1) * width, 0, width - 1], [0, height, 1 - height], [0, 0, 1]]
     np.testing.assert_allclose(_crop_flip(given, 128), [wanted], atol=1e-12)
 
 

@@ -49,11 +49,9 @@ def build(precision: str = "fp32", **settings: Any) -> tuple[TorchEngine, Watche
 
 
 def batch(micro_batches: int = 1) -> Batch:
-    generator = torch.Generator().manual_seed(1)
-    images = torch.randn(4 * micro_batches, 3, generator=generator)
+    images = torch.randn(4 * micro_batches, 3, generator=torch.Generator().manual_seed(1))
     labels = torch.arange(4 * micro_batches) % 2
-    micro = list(zip(images.split(4), labels.split(4), strict=True))
-    return Batch(micro, len(images), len(images))
+    return Batch(list(zip(images.split(4), labels.split(4), strict=True)), len(images), len(images))
 
 
 @pytest.mark.parametrize(
@@ -76,8 +74,7 @@ def test_it_trains_in_training_mode_and_judges_in_evaluation_mode_with_the_same_
 def parameters_after(scale: float, good_steps: int) -> tuple[list[Tensor], LossScale]:
     engine, model = build("fp16")
     engine.loss_scale.scale, engine.loss_scale.good_steps = scale, good_steps
-    result = engine.train_step(batch(), 0.5)
-    assert result.skipped == 0
+    assert engine.train_step(batch(), 0.5).skipped == 0
     return [p.detach().clone() for p in model.parameters()], engine.loss_scale
 
 

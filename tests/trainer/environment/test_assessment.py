@@ -231,8 +231,7 @@ def test_sockets_between_nodes_have_the_speed_of_the_card_or_the_least_of_all() 
 
 
 def test_which_pod_this_is() -> None:
-    c10d = {"PET_RDZV_ENDPOINT": "x:1", "HOSTNAME": "check-worker-1"}
-    assert find_pod_index(c10d, 2) == 1
+    assert find_pod_index({"PET_RDZV_ENDPOINT": "x:1", "HOSTNAME": "check-worker-1"}, 2) == 1
     assert find_pod_index({"HOSTNAME": "laptop"}, 1) == 0
     assert find_pod_index({"HOSTNAME": "node", "PET_NODE_RANK": "1"}, 2) == 1
     for env in ({"HOSTNAME": "node"}, {"HOSTNAME": "node", "PET_NODE_RANK": "2"}):

@@ -120,8 +120,7 @@ def test_cublas_own_room_lies_in_the_allocator_s_count():
     held = {"parameters": 0.02, "gradients": 0.02, "optimizer": 0.04}
     found = compare_forecast(forecast, 0.165, ranks(0.2, **held))
     assert found["forecast_memory_gib"] == pytest.approx(0.1625) and found["forecast_memory_deviates"] is None
-    parts = [gib for name, gib in found.items() if name.endswith("_error_gib")]
-    assert sum(parts) == pytest.approx(-0.0025)
+    assert sum([gib for name, gib in found.items() if name.endswith("_error_gib")]) == pytest.approx(-0.0025)
     without = compare_forecast({**forecast, "workspace_gib": 0.0}, 0.165, ranks(0.2, **held))
     assert without["forecast_memory_deviates"] == "rest"
     assert compare_forecast(forecast, None, [])["forecast_memory_gib"] == 0.1, "on a CPU there is none"

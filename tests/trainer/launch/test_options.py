@@ -63,8 +63,7 @@ def test_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def processes(*arguments: str, **env: str) -> str:
         return build_environment(arguments, env)[0]["PET_NPROC_PER_NODE"]
 
-    assert processes("--config", str(file)) == "2"
-    assert processes("--config", str(values)) == "3"
+    assert (processes("--config", str(file)), processes("--config", str(values))) == ("2", "3")
     assert processes("--config", str(values), PET_NPROC_PER_NODE="4") == "4"
     assert processes("--config", str(values), "--processes", "5", PET_NPROC_PER_NODE="4") == "5"
     assert build_environment(["--config", str(values)], {})[1][0].endswith("run.nodes")

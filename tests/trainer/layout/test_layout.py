@@ -195,8 +195,7 @@ def test_replicas_of_shards_follow_the_nodes():
     assert resolve_axes(hsdp, 8, processes_per_node=4) == Axes(dp_replicate=2, dp_shard=4)
     assert resolve_axes(hsdp, 4, processes_per_node=1) == Axes(dp_replicate=4, dp_shard=1)
     assert resolve_axes(hsdp, 4) == Axes(dp_replicate=1, dp_shard=4)
-    half = of("hsdp", dp_shard=2)
-    assert resolve_axes(half, 8, processes_per_node=4) == Axes(dp_replicate=4, dp_shard=2)
+    assert resolve_axes(of("hsdp", dp_shard=2), 8, processes_per_node=4) == Axes(dp_replicate=4, dp_shard=2)
     twice = of("hsdp", dp_replicate=2)
     assert resolve_axes(twice, 8, processes_per_node=8) == Axes(dp_replicate=2, dp_shard=4)
 

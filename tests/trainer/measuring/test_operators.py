@@ -30,8 +30,7 @@ def test_a_type_counts_from_a_twentieth_on():
         torch.ones(1, 6).double() @ torch.ones(6, 1).double()
         assert seen.dtypes() == ["float32", "float64"]
         torch.ones(1, 26) @ torch.ones(26, 1)
-    assert seen.dtypes() == ["float32"]
-    assert ProductTypes().dtypes() == []
+    assert (seen.dtypes(), ProductTypes().dtypes()) == (["float32"], [])
 
 
 def test_attention_with_fewer_key_heads_does_not_end_a_run():

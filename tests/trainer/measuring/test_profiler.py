@@ -72,8 +72,7 @@ def on_device(name: str, start: int, end: int, correlation: int = 0) -> Recorded
 def on_host(
     name: str, start: int, end: int, *, thread: int = 1, correlation: int = 0, kind: str = ""
 ) -> RecordedEvent:
-    label = name.startswith(("##", "gloo:"))
-    return RecordedEvent(name, start, end, False, label, thread, correlation, kind)
+    return RecordedEvent(name, start, end, False, name.startswith(("##", "gloo:")), thread, correlation, kind)
 
 
 def test_kernels_by_hand() -> None:

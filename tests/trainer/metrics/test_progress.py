@@ -73,13 +73,11 @@ def feed(
     times, judge, found = [OwnTimes() for _ in range(ranks)], Stragglers(), []
     for step in range(first, steps + 1):
         for rank, own in enumerate(times):
-            ms = data(rank, step)
-            own.add(step, ms, forward(rank, step), whole)
+            own.add(step, data(rank, step), forward(rank, step), whole)
             own.settle(0.0 if known else UNKNOWN)
         if step % written_every:
             continue
-        chunks = [own.take() for own in times]
-        for of_ranks in zip(*chunks, strict=True):
+        for of_ranks in zip(*[own.take() for own in times], strict=True):
             slow = judge.add(
                 of_ranks[0].step, [c.data_ms for c in of_ranks], [c.own_ms for c in of_ranks], whole
             )

@@ -88,15 +88,13 @@ def summarise(timed: TimedSteps, facts: dict[str, Any] | None = None, **settings
     config = Config(**{"run": "try", "global_batch_size": 96, "micro_batch_size": 32} | settings)
     text = config.is_text
     test = LanguageModelling(1.5, 10, 40) if text else Classification(0.7, [[3, 1], [2, 4]], ["a", "b"])
-    resolved = copy.deepcopy(RESOLVED) | (facts or {})
-    return build_summary(config, resolved, RANKS, timed, dict(LAST), test)
+    return build_summary(config, copy.deepcopy(RESOLVED) | (facts or {}), RANKS, timed, dict(LAST), test)
 
 
 def test_utilisation_counts_every_device():
     """300 samples in 3 median steps of a second are 100 per s; x 989e10 FLOP over 3 x 989e12 FLOP/s: a third."""
     found = summarise(steps(500, 1000, 1000, samples=300))
-    assert found["samples_per_s"] == pytest.approx(100)
-    assert found["peak_flops_per_device"] == 989e12
+    assert (found["samples_per_s"], found["peak_flops_per_device"]) == (pytest.approx(100), 989e12)
     assert found["mfu_pct"] == pytest.approx(100 / 3)
 
 
@@ -145,8 +143,7 @@ def test_useful_work_is_that_of_the_documents_alone():
 )
 def test_median_and_95th_percentile_in_ms(times, median, high):
     """The value with the rank nearest to 0.95 (n - 1), counted from 0."""
-    shuffled = sorted(times, key=lambda n: n * 7 % 11)
-    found = summarise(steps(*shuffled))
+    found = summarise(steps(*sorted(times, key=lambda n: n * 7 % 11)))
     assert found["measured_steps"] == len(times)
     assert (found["step_time_ms_p50"], found["step_time_ms_p95"]) == (median, high)
     assert found["forward_ms_p50"] == pytest.approx(median / 10)
@@ -169,8 +166,7 @@ def test_of_unequal_ranks_the_largest_counts():
     assert found["optimizer_memory_gib"] == 6  # of rank 2
     assert found["wire_bytes_per_step"] == 30
     assert found["wire_bytes_per_axis"] == {"dp_replicate": 12, "tp": 26}
-    assert found["collectives_per_step"] == 3
-    assert found["trainable_parameters_pct"] == 25
+    assert (found["collectives_per_step"], found["trainable_parameters_pct"]) == (3, 25)
 
 
 def test_bytes_become_gib():
@@ -193,8 +189,7 @@ def test_the_system_s_kilobytes_become_gib(monkeypatch):
 
 def test_torch_s_bytes_become_gib(monkeypatch):
     monkeypatch.setattr(memory.torch.cuda, "max_memory_allocated", lambda device: 5 << 30)
-    world = World(0, 0, 1, 1, "cuda", "cuda:0", GPU, "here")
-    assert peak_device_memory_gib(world) == 5.0
+    assert peak_device_memory_gib(World(0, 0, 1, 1, "cuda", "cuda:0", GPU, "here")) == 5.0
 
 
 BF16_TFLOPS = {

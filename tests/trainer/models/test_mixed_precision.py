@@ -26,8 +26,7 @@ BF16 = torch.bfloat16
 
 def qwen(name="qwen_tiny"):
     model = build_decoder(Config(run="x", model=name, dataset="arithmetic", seq_len=16))
-    ids = torch.randint(0, 300, (2, 16))
-    inputs = torch.stack([ids, torch.arange(16).expand(2, -1)], 1)
+    inputs = torch.stack([torch.randint(0, 300, (2, 16)), torch.arange(16).expand(2, -1)], 1)
     return model, inputs, torch.randint(0, 300, (2, 16))
 
 

@@ -138,8 +138,7 @@ def test_of_an_evaluation_and_of_pictures(arguments, code, named, cause, tmp_pat
     config = Config(run="try", model="cnn", dataset_path=str(tmp_path / "gone"))
     run = {"config": config.model_dump(), "resolved": {}}
     files = {"model/config.json": json.dumps(described).encode(), "config.json": json.dumps(run).encode()}
-    folder = write(tmp_path / "default" / "try", files)
-    assert evaluate([str(folder), *arguments, "--device", "cpu"]) == code
+    assert evaluate([str(write(tmp_path / "default" / "try", files)), *arguments, "--device", "cpu"]) == code
     said = capsys.readouterr().err
     assert named in said and "TRAINER_" not in said and cause in (None, *find_codes(said))
     if cause == "SL-folder-unlabelled":

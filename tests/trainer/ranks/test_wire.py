@@ -58,8 +58,7 @@ def test_every_collective_is_counted_with_its_own_formula(tmp_path):
                 "scatter": [1, 16],
             }
             assert {kind: list(pair) for kind, pair in wire.operations.items()} == expected
-            sent = 2 * third * 96 + 2 * 48 + third * (48 * 4 + 16 * 2)
-            assert abs(wire.wire_bytes - sent) < 1e-9
+            assert abs(wire.wire_bytes - (2 * third * 96 + 2 * 48 + third * (48 * 4 + 16 * 2))) < 1e-9
             assert sum(count for count, _ in wire.operations.values()) == 11
         with WireCounter() as wire:
             if rank == 0:

@@ -71,8 +71,7 @@ def check_files(folder: Path) -> None:
         assert facts["node"] == "node-7" and facts["processor"] and facts["gpu"] is None
         assert facts["done"] and facts["samples_seen"] == STEPS * 32 // ranks
         assert f"rank {rank} of {ranks}" in (folder / "ranks" / f"rank{rank}.log").read_text()
-    started = json.loads((folder / "attempts.jsonl").read_text().splitlines()[0])
-    assert started["nodes"] == ["node-7"]
+    assert json.loads((folder / "attempts.jsonl").read_text().splitlines()[0])["nodes"] == ["node-7"]
     assert not [path for path in folder.rglob("*") if "tmp" in path.name]
 
 

@@ -30,8 +30,7 @@ def test_every_setting_is_read_somewhere():
 
 def test_all_wrong_names_values_and_rules_are_named_at_once():
     rule = {"TRAINER_OPTIMIZER": "sgd", "TRAINER_NESTEROV": "true", "TRAINER_MOMENTUM": "0"}
-    found = problems(TRAINER_LRR="1", TRAINER_XYZZY="1", TRAINER_lr="0.5", **rule)
-    unknown, lost, spelt, broken = found
+    unknown, lost, spelt, broken = problems(TRAINER_LRR="1", TRAINER_XYZZY="1", TRAINER_lr="0.5", **rule)
     assert find_codes(unknown) == find_codes(lost) == ["SL-setting-unknown"]
     assert "TRAINER_LRR" in unknown and "TRAINER_LR?" in unknown and "?" not in lost
     assert find_codes(spelt) == ["SL-variable-capitals"] and find_codes(broken) == ["SL-nesterov-momentum"]

@@ -91,8 +91,7 @@ def test_where_nothing_is_sharded_what_gathers_has_no_effect_and_says_so():
 def test_replicas_do_not_add_up_shards_of_micro_batches_in_bf16():
     """hsdp 2 x 2 and nd 2 x 2; fsdp adds them to fp32 gradients."""
     sizes = {"micro_batch_size": 8, "reduce_dtype": "bf16"}
-    degrees = {"layout": "given", "pp": 1, "cp": 1, "tp": 1, "ep": 1}
-    for strategy, given in (("hsdp", {}), ("nd", degrees)):
+    for strategy, given in (("hsdp", {}), ("nd", {"layout": "given", "pp": 1, "cp": 1, "tp": 1, "ep": 1})):
         replicas = {"dp_replicate": 2, "dp_shard": 2, **given}
 
         def problems(strategy=strategy, batch=64, **settings) -> list[str]:

@@ -162,8 +162,7 @@ def test_memory_of_a_layout_has_the_teacher_where_the_loss_is(tmp_path):
     shape, student = read_shape(teacher_config(config)), read_shape(config)
     matrices = 320 * 96 * 2 + 2 * (96 * 96 * 2 + 96 * 32 * 2 + 3 * 96 * 64)
     assert count_teacher_bytes(config) == 2 * matrices + 4 * (count_parameters(shape) - matrices)
-    exact = config.model_copy(update={"precision": "fp32"})
-    assert count_teacher_bytes(exact) == 4 * count_parameters(shape)
+    assert count_teacher_bytes(config.model_copy(update={"precision": "fp32"})) == 4 * count_parameters(shape)
     ranks = describe_ranks(config, student, resolve_layout(config, 4, student))
     assert [rank.teacher_bytes > 0 for rank in ranks] == [False, False, True, True]
     alone = describe_ranks(settings(**given), student, resolve_layout(config, 4, student))

@@ -233,8 +233,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, str], Row]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_read_and_learned_is_what_stands_there(form, tmp_path):
     files, settings, row = FORMS[form]
-    config = text_config(tmp_path, dataset_path=str(put(tmp_path, files)), **settings)
-    splits, tally = read(config)
+    splits, tally = read(text_config(tmp_path, dataset_path=str(put(tmp_path, files)), **settings))
     assert sorted(every(splits)) == sorted(row(n) for n in range(COUNT))
     assert tally.documents == COUNT and {*tally.counts} <= {"control"}
 
@@ -242,8 +241,7 @@ def test_what_is_read_and_learned_is_what_stands_there(form, tmp_path):
 @pytest.mark.parametrize("packing", [True, False])
 def test_the_rows_of_a_rank_have_these_labels(packing, tmp_path):
     files, _, row = FORMS["4 chat of four turns"]
-    path = put(tmp_path, files)
-    data = build(text_config(tmp_path, dataset_path=str(path), packing=packing, seq_len=256))
+    data = build(text_config(tmp_path, dataset_path=str(put(tmp_path, files)), packing=packing, seq_len=256))
     found = []
     for rows in (data.train, data.validation, data.test):
         for document in find_documents(rows):
@@ -521,8 +519,7 @@ def test_what_is_used_is_told_before_anything_starts(tmp_path):
     )
     said = check_given(text_config(tmp_path, dataset_path=str(path)))
     assert "query=Question,response=Answer" in said[0] and said[1].endswith(": type, id")
-    again = check_given(text_config(tmp_path, dataset_path=str(path), text_columns="Question,Answer"))
-    assert again == said
+    assert check_given(text_config(tmp_path, dataset_path=str(path), text_columns="Question,Answer")) == said
     given = {"model": "qwen_tiny", "seq_len": 128, "micro_batch_size": 1, "global_batch_size": 1}
     given |= {"results": tmp_path, "run": "r", "dataset_path": path}
     env = {f"TRAINER_{name.upper()}": str(value) for name, value in given.items()}

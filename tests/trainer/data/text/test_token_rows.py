@@ -128,8 +128,7 @@ def lengths_of(inputs):
 
 def joined(shares):
     inputs = torch.cat([x for batch in shares for x, _ in batch.micro])
-    labels = torch.cat([y for batch in shares for _, y in batch.micro])
-    return inputs, labels
+    return inputs, torch.cat([y for batch in shares for _, y in batch.micro])
 
 
 def test_eight_ranks_have_disjoint_shares_of_the_same_global_batch(data):

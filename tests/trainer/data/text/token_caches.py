@@ -44,8 +44,7 @@ def encode(
         )
 
     tally, config = Tally(), text_config(Path(), seq_len=seq_len)
-    texts = Texts(read, np.arange(len(pairs)), BUILT_IN, "pairs")
-    found = encode_texts(texts, tokenizer, config, tally)
+    found = encode_texts(Texts(read, np.arange(len(pairs)), BUILT_IN, "pairs"), tokenizer, config, tally)
     return [documents[0] if documents else None for documents in found], tally
 
 
@@ -65,8 +64,7 @@ class Found(NamedTuple):
     @property
     def text(self) -> str:
         """Bytes as text; the special tokens as \\x00, \\x01, \\x02."""
-        codes = [i if i < PAD else i - PAD for i in self.ids]
-        return bytes(codes).decode()
+        return bytes([i if i < PAD else i - PAD for i in self.ids]).decode()
 
 
 def documents_of(inputs: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -169,8 +169,7 @@ def test_without_a_trainer_it_goes_at_once_and_past_the_deadline_it_fails(tmp_pa
     wait_until_it_hears(worker)
     worker.terminate()
     assert worker.wait(30) == 0, "half of its deadline"
-    assert start(tmp_path, "0.1").wait(120) == 124
-    assert start(tmp_path, "soon").wait(120) == 2
+    assert (start(tmp_path, "0.1").wait(120), start(tmp_path, "soon").wait(120)) == (124, 2)
 
 
 def test_who_has_lost_a_peer_gives_the_culprit_time_to_say_why(monkeypatch):

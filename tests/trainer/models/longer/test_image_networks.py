@@ -218,8 +218,7 @@ def test_weights_from_elsewhere_are_mapped_too_and_keep_their_order_without_name
 def test_weights_are_called_as_torchvision_calls_them(name):
     model = build(name, channels=3, labels=1000, empty=True)
     with torch.device("meta"):
-        function = torchvision_networks.NETWORKS[name].function
-        published = getattr(torchvision.models, function)().state_dict()
+        published = getattr(torchvision.models, torchvision_networks.NETWORKS[name].function)().state_dict()
     published = rename_stages(published) if name == "vgg" else published
     ours = model.network().state_dict()
     assert {n: t.shape for n, t in ours.items()} == {n: t.shape for n, t in published.items()}

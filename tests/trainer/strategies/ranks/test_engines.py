@@ -125,8 +125,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale():
             batch = batch_of(3, config, rank, 2)
             if rank == 1:  # finite in, infinite gradients on this rank alone
                 batch.micro[0][0].fill_(float("inf"))
-            result = engine.train_step(batch, config.lr)
-            assert result.skipped == 1 and engine.loss_scale.scale == 512.0
+            assert engine.train_step(batch, config.lr).skipped == 1 and engine.loss_scale.scale == 512.0
             after = engine.gather_state()
             assert all(torch.equal(before[name], after[name]) for name in before)
             assert steps(engine, config, 4, 4)[0][0] < 10 and engine.loss_scale.good_steps == 1

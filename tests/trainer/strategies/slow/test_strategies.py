@@ -14,8 +14,7 @@ ON = {"TRAINER_FLOPS_PROFILER": "true", "TRAINER_MODEL": "vit_tiny", "TRAINER_IM
 
 
 def train(results: Path, **settings: str) -> RunDirectory:
-    batch = {"TRAINER_GLOBAL_BATCH_SIZE": "16", "TRAINER_MICRO_BATCH_SIZE": "4"}
-    done = launch(results, **batch | settings)
+    done = launch(results, **{"TRAINER_GLOBAL_BATCH_SIZE": "16", "TRAINER_MICRO_BATCH_SIZE": "4"} | settings)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return RunDirectory(results, "default", "try")
 
