@@ -49,12 +49,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def is_worker(config: pytest.Config) -> bool:
-    """Whether pytest-xdist has started this process."""
     return hasattr(config, "workerinput")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of other tiers are not even imported."""
     wanted = chosen_tiers(config)
     if not wanted or collection_path.suffix != ".py" or not collection_path.is_relative_to(TESTS):
         return None

@@ -39,7 +39,6 @@ def write_stand_in(address: str) -> None:
 
 
 def find_python() -> str:
-    """Path of what stands for `python`."""
     from tests.session import find_server
     from tests.tiers import refuse_in_fast
 

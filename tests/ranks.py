@@ -118,7 +118,6 @@ def run_ranks(target: Callable[[], Any], world_size: int, **options: Any) -> Non
 
 
 def is_heap_corrupt(result: RankResult) -> bool:
-    """Whether glibc has ended it because of that."""
     return result.exit_code == -signal.SIGABRT and bool(CORRUPT.search(result.output))
 
 

@@ -87,12 +87,10 @@ def refuse_in_fast(what: str) -> None:
 
 
 def count_files(paths: Iterable[PurePath]) -> Counter[str]:
-    """Test files per tier."""
     return Counter(tier_of(path).name for path in paths)
 
 
 def main() -> None:
-    """Prints the table."""
     files = count_files(path.relative_to(TESTS) for path in TESTS.rglob("test_*.py"))
     for tier in TIERS:
         folders = ", ".join(name for name, where in FOLDERS.items() if where is tier) or "all others"

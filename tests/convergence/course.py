@@ -57,8 +57,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Course:
-    """One training to its end."""
-
     model: str
     layout: str
     """Of LAYOUTS."""
@@ -198,7 +196,6 @@ class Verdict:
 
     @property
     def share(self) -> float:
-        """The largest difference, of the spread."""
         return max(map(abs, self.differences)) / self.spread
 
     @property

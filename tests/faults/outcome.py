@@ -62,7 +62,6 @@ def _belongs(test: str, place: str) -> bool:
 
 
 def write_table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Markdown."""
     heads = ["fault", "what", "injected", "must", "outcome", *(name.replace("_", " ") for name in FIGURES)]
     lines = [_join(heads), "|" + "---|" * len(heads)]
     for row in rows:

@@ -65,7 +65,6 @@ class Pods:
         self._logs = [(logs or results) / f"pod-{index}.log" for index in range(count)]
 
     def start(self, index: int | None = None) -> None:
-        """One pod, or all."""
         for each in range(len(self._pods)) if index is None else (index,):
             with open(self._logs[each], "ab") as log:
                 self._pods[each] = subprocess.Popen(
@@ -74,7 +73,6 @@ class Pods:
                 )  # fmt: skip
 
     def kill(self, index: int) -> None:
-        """SIGKILL for all of a pod's processes."""
         kill_tree(self._pod(index))
 
     def send(self, index: int, number: int) -> None:
@@ -94,7 +92,6 @@ class Pods:
         return pod
 
     def pids_of_ranks(self, index: int) -> list[int]:
-        """The processes that train."""
         below = psutil.Process(self._pod(index).pid).children(recursive=True)
         return sorted(process.pid for process in below if "trainer.worker" in process.cmdline())
 
@@ -139,11 +136,9 @@ class Pods:
         self.wait_for(is_there, f"step {step} of attempt {attempt} never came")
 
     def lines(self) -> list[dict[str, Any]]:
-        """Whole lines of metrics.jsonl."""
         return read_lines(self.folder.metrics)
 
     def trained(self) -> list[dict[str, Any]]:
-        """The lines of steps."""
         return [line for line in self.lines() if line["kind"] == "train"]
 
     def attempts(self) -> list[dict[str, Any]]:
@@ -154,11 +149,9 @@ class Pods:
         return [line["from_step"] for line in self.attempts() if line["event"] == "started"]
 
     def ledgers(self) -> list[list[dict[str, Any]]]:
-        """Of each pod, its starts and ends."""
         return [read_lines(path) for path in sorted((self.folder.path / "pods").glob("*.jsonl"))]
 
     def committed(self) -> list[int]:
-        """Steps with a checkpoint."""
         return CheckpointFolder(self.folder).committed()
 
     def losses(self) -> dict[int, float]:
@@ -166,7 +159,6 @@ class Pods:
         return {line["step"]: line["loss"] for line in self.trained()}
 
     def steps_again(self) -> int:
-        """Steps that were made more than once."""
         return len(self.trained()) - len(self.losses())
 
     def recovery_s(self, fault_t: float) -> float:
@@ -178,12 +170,10 @@ class Pods:
         return min(later) - fault_t
 
     def said(self) -> str:
-        """The end of what the pods have printed."""
         there = [log for log in self._logs if log.exists()]
         return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-3000:]}" for log in there)
 
     def close(self) -> None:
-        """Ends what is left."""
         for pod in self._pods:
             if pod is not None and pod.poll() is None:
                 kill_tree(pod)
@@ -207,7 +197,6 @@ class Pods:
 
 @contextmanager
 def open_pods(results: Path, *given: Any, **named: Any) -> Iterator[Pods]:
-    """Pods that leave nothing behind."""
     pods = Pods(results, *given, **named)
     try:
         yield pods
@@ -225,7 +214,6 @@ def train_undisturbed(results: Path, *given: Any, **named: Any) -> dict[int, flo
 
 
 def kill_tree(pod: subprocess.Popen[bytes]) -> None:
-    """SIGKILL for a process and everything below it."""
     with suppress(psutil.NoSuchProcess):
         for process in [*psutil.Process(pod.pid).children(recursive=True), psutil.Process(pod.pid)]:
             with suppress(psutil.NoSuchProcess):

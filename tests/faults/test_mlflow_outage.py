@@ -61,20 +61,17 @@ def time_calls(folder: Path, uri: str) -> dict[str, str]:
 
 
 def check_calls(folder: Path, record_property) -> None:
-    """None took long."""
     found = json.loads((folder / "timing.json").read_text())
     record_property("longest_call_ms", round(found["longest_ms"], 1))
     assert found["calls"] > 50 and found["longest_ms"] < LONGEST_CALL_MS
 
 
 def count_differences(pods: Pods, uri: str) -> tuple[int, int]:
-    """(points lost, points doubled), of what metrics.jsonl holds."""
     there, asked = stored(uri, json.loads(pods.folder.mlflow.read_text())["run_id"]), written(pods.folder)
     return sum((asked - there).values()), sum((there - asked).values())
 
 
 def wait_until_sent(pods: Pods, size: int, limit_s: float) -> float:
-    """Seconds until the server has confirmed `size` bytes."""
     began = time.monotonic()
     while not pods.folder.sent.exists() or int(pods.folder.sent.read_text()) < size:
         assert time.monotonic() - began < limit_s, f"the backlog is still there\n{pods.said()}"
@@ -126,7 +123,6 @@ def test_a_server_that_comes_late(tmp_path: Path, record_property) -> None:
 
 
 def test_a_server_that_does_not_answer(tmp_path: Path, record_property) -> None:
-    """It takes connections and is silent; refusals: tests/trainer/processes/test_mlflow.py."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         settings = time_calls(tmp_path, f"http://127.0.0.1:{server.getsockname()[1]}")
         with open_pods(tmp_path, 1, 1, settings | {"TRAINER_STEPS": "80"}) as pods:

@@ -20,7 +20,6 @@ def undisturbed(tmp_path_factory) -> dict[int, float]:
 
 
 def wait_for_checkpoint(pods: Pods) -> int:
-    """The newest one, some steps behind it."""
     pods.wait_for(lambda: bool(pods.committed()), "no checkpoint came")
     pods.wait_for_step(max(pods.losses()) + 5)
     return pods.committed()[-1]

@@ -19,8 +19,6 @@ SIZE_BYTES = 256 << 20
 
 
 class Volume:
-    """Mounted at `path`."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "volume"
         self.path.mkdir()
@@ -33,14 +31,12 @@ class Volume:
         call("mount", "-o", "loop,errors=remount-ro", str(self._image), str(self.path))
 
     def break_off(self) -> None:
-        """Every write is refused from now on (EROFS)."""
         device = Path(call("findmnt", "--noheadings", "--output", "SOURCE", str(self.path)).strip()).name
         Path("/sys/fs/ext4", device, "trigger_fs_error").write_text("a test")
         with pytest.raises(OSError, match="Read-only file system"):
             (self.path / "new").touch()
 
     def mend(self) -> None:
-        """As an administrator would: checked, repaired, mounted again."""
         call("umount", str(self.path))
         subprocess.run(["e2fsck", "-fy", str(self._image)], capture_output=True)  # 1: it has repaired
         self.mount()

@@ -44,7 +44,6 @@ KEPT = ("trainer", "tests/image_models", ":(exclude)tests/image_models/cell.py")
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = CELLS) -> int:
-    """A line per cell; returns the exit code."""
     parser = argparse.ArgumentParser(
         "python -m tests.image_models", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -68,8 +68,6 @@ PER_NODE = {"zeropp": 2}
 
 @dataclass(frozen=True)
 class Cell:
-    """One network under one strategy."""
-
     model: str
     strategy: str
 
@@ -96,11 +94,9 @@ class Cell:
 
     @property
     def killed_at(self) -> int:
-        """The step behind the second checkpoint."""
         return 2 * self.checkpoint_every + 1
 
     def settings(self) -> dict[str, Any]:
-        """Of its run; the names of stratlab_spec/settings/fields.py."""
         found = {"model": self.model, "strategy": self.strategy, **SHARED, **MODELS[self.model]}
         found |= {"checkpoint_every": self.checkpoint_every, "evaluate_every": self.checkpoint_every}
         if self.model in SMALL and "persistent_elements" in STRATEGIES[self.strategy].knobs:
@@ -117,7 +113,6 @@ class Cell:
         return self.model in EXACT
 
     def config(self) -> Config:
-        """Its settings as the worker reads them."""
         variables = self.variables(Path("results"))
         return Config.from_env({n: value for n, value in variables.items() if n.startswith("TRAINER_")})
 
@@ -127,7 +122,6 @@ class Cell:
         return SMALLER_THRESHOLD if self.model in SMALL else int(fields["persistent_elements"].default)
 
     def variables(self, results: Path) -> dict[str, str]:
-        """What the worker is given."""
         named = {f"TRAINER_{name.upper()}": str(value) for name, value in self.settings().items()}
         return named | {
             "TRAINER_RUN": self.strategy,

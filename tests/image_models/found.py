@@ -57,7 +57,6 @@ class Found:
     exact_norms: tuple[float, ...] = ()
 
     def first(self) -> list[float]:
-        """Losses of the first steps."""
         return [self.losses.get(1, {}).get(step, math.nan) for step in range(1, AMONG + 1)]
 
     def last(self) -> list[float]:
@@ -67,7 +66,6 @@ class Found:
 
 
 def read_found(folder: Path) -> Found:
-    """From a run directory that has a summary."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     losses: dict[int, dict[int, float]] = {}
     for line in lines:
@@ -163,7 +161,6 @@ def _resumption(cell: Cell, found: Found) -> Iterator[str]:
 
 
 def _apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Largest relative difference."""
     return _largest(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -218,7 +215,6 @@ def _keep(cell: Cell, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_table(facts: Mapping[str, Any]) -> str:
-    """Markdown, of what `write_report` gave."""
     lines = [
         f"{facts['as_they_must_be']} of {facts['cells']} cells as they must be: {facts['commit'][:8]}, "
         f"{facts['date'][:10]}, {facts['hardware']}, gloo, one run each. Losses and gradient norms: largest relative "

@@ -92,7 +92,6 @@ PUBLISHED = "mobilenet_v3_large-5c1a4163.pth"
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
-    """{found, seconds}, or {failure, seconds}."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="image-models-") as folder:
         results = Path(folder)

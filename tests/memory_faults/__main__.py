@@ -31,7 +31,6 @@ KEPT = ("trainer", "tests/memory_faults")
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = FOUND) -> int:
-    """A line per case; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.memory_faults", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

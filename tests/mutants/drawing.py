@@ -151,7 +151,6 @@ def _conditions(source: Source, node: ast.AST) -> Iterator[Place]:
 
 
 def _settings(source: Source, node: ast.AST) -> Iterator[Place]:
-    """`config.lr` -> 0.001."""
     if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)):
         return
     field = Settings.model_fields.get(node.attr)
@@ -193,13 +192,11 @@ OPERATORS: tuple[Operator, ...] = (
 
 
 def read_sources(root: Path = ROOT) -> dict[str, str]:
-    """Every module's text by its path."""
     paths = [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
     return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 
 def draw_slips(sources: Mapping[str, str], seed: int, rows: int) -> Iterator[Slip]:
-    """That many slips, all different."""
     places = {name: find_places(text) for name, text in sources.items()}
     names = [name for name in sources if places[name]]
     lengths = [sources[name].count("\n") for name in names]
@@ -250,7 +247,6 @@ def is_drawable(slip: Slip, text: str) -> bool:
 
 
 def format_slip(slip: Slip) -> str:
-    """The row as it stands in a table."""
     values = "".join(
         f"{name} = {format_text(getattr(slip, name))}\n"
         for name in ("name", "says", "operator", "file", "search", "replacement")
@@ -276,7 +272,6 @@ def _shorten(text: str) -> str:
 
 
 def main() -> None:
-    """Prints the rows."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants.drawing", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -154,8 +154,6 @@ VARIANTS: dict[str, Variant] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One run that has to equal its reference."""
-
     strategy: str
     model: str
     world_size: int

@@ -13,7 +13,6 @@ from tests.parity.suite import Fault, Found, Matrix, Report, check_cases, check_
 
 
 def test_only_compiled_blocks_wait_for_the_night() -> None:
-    """tests/trainer/strategies/slow/test_strategies.py has them in CI."""
     nightly = {name for name, variant in VARIANTS.items() if variant.nightly}
     assert nightly == {"compiled"} == VARIANTS.keys() - {case.variant for case in SMALL.cases}
 

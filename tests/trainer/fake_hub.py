@@ -82,7 +82,6 @@ def run_fake_hub(repositories: Mapping[str, Mapping[str, bytes]]) -> Iterator[st
 
 
 def list_tree(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """Files and the folders above them."""
     folders = {"/".join(path.split("/")[:depth]) for path in files for depth in range(1, path.count("/") + 1)}
     tree: list[dict[str, Any]] = [
         {"type": "directory", "path": folder, "oid": "0", "size": 0} for folder in sorted(folders)

@@ -50,7 +50,6 @@ class Shape:
         return self.layers * block + ((3 * 16 * 16 + 1) * width + width + 2 * width) + 2 * width
 
     def head(self, classes: int) -> int:
-        """Parameters of the new head."""
         return classes * (self.width + 1)
 
     @property

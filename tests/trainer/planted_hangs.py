@@ -28,7 +28,6 @@ def keep_the_lock() -> None:
 
 
 def stop_itself() -> None:
-    """As a frozen container or a debugger."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

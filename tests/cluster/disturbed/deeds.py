@@ -231,7 +231,6 @@ def _count_lost(starts: Lines, trained: Lines) -> int:
 
 
 def write_row(strategy: str, fault: Fault, cost: Cost) -> dict[str, Any]:
-    """As `tests.faults.outcome.judge_fault` writes one: tests.faults.outcome.write_table takes both."""
     return {
         "fault": f"{fault.number} {strategy}", "what": fault.what, "injected": fault.injected, "must": fault.must,
         "stand_in": fault.stand_in, "passed": not cost.problems, "tests": 1,

@@ -70,18 +70,14 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Strategy:
-    """What is disturbed: `run` under other names."""
-
     name: str
     run: Run
 
     def named(self, what: str, **values: Any) -> Run:
-        """The same run as `<what>-<strategy>`, with further values."""
         return replace(self.run, release=f"{what}-{self.name}", values=self.run.values | values)
 
     @property
     def whole(self) -> Run:
-        """That nobody disturbs."""
         return self.named("whole")
 
     @property

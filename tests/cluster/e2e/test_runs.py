@@ -33,7 +33,6 @@ def judge_layout(summary: dict[str, Any]) -> None:
 
 
 def llm(release: str = "", values: dict[str, Any] | None = None) -> Run:
-    """A run of llm-2d, smaller than the example."""
     given: Any = {"values": LLM | (values or {}), "files": ("llm_tiny.yaml",), "judge": judge_layout}
     return Run("llm-2d", release, processes=4, steps=60, **given)
 

@@ -64,7 +64,6 @@ def train(lab: Lab, release: str, values: dict[str, Any]) -> None:
 
 
 def steps_of(lab: Lab, release: str) -> list[int]:
-    """Those whose loss the run has recorded."""
     lines = lab.read_lines(f"operating/{release}/metrics.jsonl")
     return sorted({line["step"] for line in lines if "loss" in line})
 
@@ -175,7 +174,6 @@ def test_a_private_authority_reaches_every_pod(lab: Lab, tmp_path: Path) -> None
 
 @contextmanager
 def limited(lab: Lab) -> Iterator[None]:
-    """A quota of limits.cpu, and a LimitRange."""
     ranges = {"limits": [{"type": "Container", "max": {"cpu": "2"}, "default": {"cpu": "2"}}]}
     try:
         lab.apply(

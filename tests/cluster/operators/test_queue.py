@@ -46,7 +46,6 @@ def build_objects(namespace: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def use_queue(lab: Lab) -> Iterator[None]:
-    """Removed afterwards, by its names."""
     text = build_list(build_objects(lab.namespace))
     try:
         run([KUBECTL, "apply", "-f", "-"], text=text)

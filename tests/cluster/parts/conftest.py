@@ -17,8 +17,6 @@ RESULTS = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage
 
 
 class Cluster(Lab):
-    """`namespace` is empty at first."""
-
     @property
     def connection(self) -> Connection:
         return connect(namespace=self.namespace)
@@ -40,7 +38,6 @@ class Cluster(Lab):
         self.apply(build_object("PersistentVolumeClaim", name, RESULTS))
 
     def names(self) -> list[str]:
-        """Of all pods that are not going."""
         pods = self.get("pods")["items"]
         return [pod["metadata"]["name"] for pod in pods if not pod["metadata"].get("deletionTimestamp")]
 

@@ -50,7 +50,6 @@ touch /usr/local/sets/mine && echo written; touch /etc/nccl/x || echo kept
 
 @pytest.fixture(scope="module")
 def places() -> Iterator[dict[str, Cluster]]:
-    """A namespace for each level, which enforces it."""
     with ExitStack() as stack:
         yield {level: stack.enter_context(use_namespace(level)) for level in LEVELS}
 
@@ -76,7 +75,6 @@ def test_the_admission_is_what_the_page_says(places: dict[str, Cluster], cloud: 
 
 
 def test_a_pod_starts_with_what_restricted_allows(places: dict[str, Cluster]) -> None:
-    """With a shell in place of the trainer."""
     cluster = places["restricted"]
     for claim in ("results", "sets"):
         cluster.claim(claim)

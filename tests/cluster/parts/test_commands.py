@@ -116,8 +116,6 @@ exit 143
 
 
 class Typed:
-    """One command, and what it has printed."""
-
     def __init__(self, cluster: Cluster, folder: Path, *arguments: str) -> None:
         self._log = folder / f"{arguments[0]}.log"
         command = [str(STRATLAB), *arguments, "-n", cluster.namespace]

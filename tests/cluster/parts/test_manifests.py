@@ -82,7 +82,6 @@ MAY_NOT = {
 
 
 def ask(lab: Lab, who: str, rights: list[str], namespace: str) -> list[bool]:
-    """`kubectl auth can-i`, of each."""
     account = {"user": USER, "analysis": f"system:serviceaccount:{lab.namespace}:stratlab-analysis"}[who]
     reviews = []
     for verb, group, resource in (right.split(" ") for right in rights):

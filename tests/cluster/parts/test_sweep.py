@@ -55,7 +55,6 @@ def start(file: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def end(file: Path, code: int, *options: str) -> None:
-    """A start that comes to its end."""
     assert start(file, *options).wait(timeout=900) == code, (file.parent / "log").read_text()
 
 

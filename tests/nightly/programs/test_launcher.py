@@ -178,7 +178,6 @@ def start(results: Path, folder: Path, **more: str) -> subprocess.Popen[str]:
 
 
 def finish(*launchers: subprocess.Popen[str]) -> list[str]:
-    """What each has said; none stays behind."""
     try:
         return [launcher.communicate(timeout=300)[1] for launcher in launchers]
     finally:

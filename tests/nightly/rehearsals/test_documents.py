@@ -38,7 +38,6 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def check_comparable(report: dict[str, Any], runs: list[str], name: str = "run") -> None:
-    """All of them have finished."""
     assert [(row[name], row["status"]) for row in report["runs"]] == [(run, "finished") for run in runs]
     assert report["fairness"]["verdict"] == "comparable", report["fairness"]["reason"]
 
@@ -97,7 +96,6 @@ def test_the_best_of_each_is_compared_and_the_report_says_how(tmp_path: Path) ->
 
 
 def test_students_of_one_teacher_are_comparable_and_the_one_without_is_not(tmp_path: Path) -> None:
-    """The commands of docs/distillation.md with less training."""
     commands = read_section("Try it here", ROOT / "docs" / "distillation.md")
     assert [split(command)[1] for command in commands] == ["rehearse", "rehearse", "rehearse", "compare"]
     for command in commands:

@@ -36,8 +36,6 @@ def find_program(name: str) -> str | None:
 
 @dataclass
 class Machine:
-    """One of them."""
-
     name: str
     address: str
     pid: int
@@ -135,7 +133,6 @@ def wait_until(is_so: Callable[[], object], what: str, seconds: float = 60, poll
 
 
 def is_open(path: Path) -> bool:
-    """Whether somebody listens at the Unix socket."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(str(path))

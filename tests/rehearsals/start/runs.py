@@ -76,7 +76,6 @@ def run_shells(script: Path, env: Mapping[str, str]) -> None:
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Without times, memory and hosts."""
     summary = json.loads((run_dir / "summary.json").read_text())
     return {name: value for name, value in summary.items() if not MEASURED.search(name) and name not in HOSTS}
 
@@ -88,7 +87,6 @@ def read_losses(run_dir: Path) -> list[tuple[int, float, float]]:
 
 
 def last_step(run_dir: Path) -> int:
-    """0 before there is one."""
     return (
         max((step for step, *_ in read_losses(run_dir)), default=0)
         if (run_dir / "metrics.jsonl").exists()

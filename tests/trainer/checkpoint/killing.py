@@ -22,8 +22,6 @@ MEASURED = 2
 
 @dataclass
 class Kills:
-    """What was seen of a number of kills."""
-
     saves_s: list[float] = field(default_factory=list)
     """From a save's first byte to its COMMIT: of every start the shorter of the saves before that which is killed."""
     while_saving: list[float] = field(default_factory=list)

@@ -15,15 +15,13 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 
 from stratlab_spec.settings.config import ConfigError
-from tests.codes import find_codes
+from tests.codes import refuses
 from trainer.checkpoint.dcp_files import NativeTensors, read_metadata, read_sharded
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 
 class Call:
-    """Pickled as a call."""
-
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments
 
@@ -84,9 +82,8 @@ def test_of_getattr_only_torch_s_own_enum_is_read(saved):
         (Call(getattr, {}, "clear"), "{}, 'clear'"),
     ):
         plant(value)
-        with pytest.raises(ConfigError) as refused:
+        with refuses(ConfigError, "SL-metadata-refused", named):
             read_metadata(saved)
-        assert find_codes(refused.value) == ["SL-metadata-refused"] and named in str(refused.value)
 
 
 def plant_entry(saved: Path, content: Any, name: str) -> None:
@@ -137,9 +134,9 @@ def test_what_is_planted_is_refused_where_torch_would_run_it(
 ):
     ran = tmp_path / "ran"
     plant(saved, content=content(ran))
-    with pytest.raises(ConfigError) as refused:
+    with refuses(ConfigError, f"SL-{code}"):
         read_sharded(fresh(), saved)
-    assert find_codes(refused.value) == [f"SL-{code}"] and not ran.exists()
+    assert not ran.exists()
     if code == "metadata-refused":
         with pytest.raises(ConfigError):
             NativeTensors(saved)
@@ -157,18 +154,15 @@ def test_a_file_outside_of_the_folder_is_not_read(saved, tmp_path):
         file.rename(tmp_path / file.name)
     repickle(saved, move)
     dcp.load(fresh(), checkpoint_id=saved)
-    with pytest.raises(ConfigError) as refused:
+    with refuses(ConfigError, "SL-metadata-refused", " ../"):
         read_sharded(fresh(), saved)
-    assert find_codes(refused.value) == ["SL-metadata-refused"] and " ../" in str(refused.value)
 
 
 def test_what_is_no_metadata_is_refused(saved):
     for content in (b"", b"garbage", pickle.dumps({"state_dict_metadata": {}})):
         (saved / ".metadata").write_bytes(content)
-        with pytest.raises(ConfigError) as refused:
+        with refuses(ConfigError, "SL-metadata-refused"):
             read_metadata(saved)
-        assert find_codes(refused.value) == ["SL-metadata-refused"]
     (saved / ".metadata").unlink()
-    with pytest.raises(RuntimeError) as missing:
+    with refuses(RuntimeError, "SL-metadata-missing"):
         read_sharded(fresh(), saved)
-    assert find_codes(missing.value) == ["SL-metadata-missing"]

@@ -10,7 +10,7 @@ import pytest
 
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import ConfigError
-from tests.codes import find_codes
+from tests.codes import find_codes, refuses
 from trainer.checkpoint.folder import (
     FILE,
     CheckpointFolder,
@@ -163,9 +163,8 @@ def test_what_is_no_state_is_refused(tmp_path, content):
     if content and isinstance(content, dict):
         content = json.loads((tmp_path / FILE).read_text()) | content
     (tmp_path / FILE).write_text(json.dumps(content))
-    with pytest.raises(ConfigError) as refused:
+    with refuses(ConfigError, "SL-state-not-a-run", FILE):
         TrainingState.read(tmp_path)
-    assert find_codes(refused.value) == ["SL-state-not-a-run"] and FILE in str(refused.value)
 
 
 @pytest.mark.parametrize(("keep", "left"), [("newest", [30]), ("all", [10, 20, 30]), ("none", [])])

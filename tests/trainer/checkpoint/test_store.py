@@ -58,14 +58,12 @@ def test_the_training_time_of_earlier_attempts_counts(tmp_path, earlier, counted
 
 @pytest.fixture
 def clock(monkeypatch):
-    """In seconds, to be set by hand."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr("trainer.checkpoint.store.time.monotonic", lambda: clock.now)
     return clock
 
 
 def checkpoints_of(results: Path, rank: int = 0, **settings) -> Checkpoints:
-    """Of one of two ranks."""
     attempt = SimpleNamespace(number=1, chosen=None, skipped=[], from_step=0)
     run = SimpleNamespace(
         config=Config(run="try", **settings),

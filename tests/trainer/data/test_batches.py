@@ -24,7 +24,6 @@ IN_TWOS = Config(run="try", global_batch_size=6, micro_batch_size=2)
 
 
 def numbered(count: int) -> Images:
-    """Images whose label is their index."""
     return Images(lambda i: np.full((1, 2, 2), i % 256, np.uint8), np.arange(count), (1, 2, 2))
 
 

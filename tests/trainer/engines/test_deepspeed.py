@@ -180,8 +180,6 @@ def test_a_block_with_a_number_that_is_none_comes_back_as_such():
 
 
 class Moded(nn.Module):
-    """Notes in which mode it is called."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[bool] = []

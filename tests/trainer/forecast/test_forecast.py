@@ -21,7 +21,6 @@ STATE = {"data_set": 0.5, "parameters": 2.0, "gradients": 2.0, "optimizer": 4.0,
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """With the shipped files on the volume."""
     shutil.copytree(SHIPPED, tmp_path / FOLDER)
     return tmp_path
 
@@ -37,7 +36,6 @@ def test_an_upper_bound_is_told_as_one(results: Path):
 
 
 def check(run: Config, device_gib: float | None, monkeypatch: pytest.MonkeyPatch, ranks: int = 8) -> None:
-    """With what NVML would say."""
     device = device_gib and int(device_gib * GIB)
     foreseen_memory.check_memory(run, Pods(1, ranks), device)
 

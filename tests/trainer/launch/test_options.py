@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from stratlab_spec.settings.config import ConfigError
-from tests.codes import find_codes
+from tests.codes import refuses
 from trainer.launch import options
 from trainer.launch.options import build_environment
 
@@ -49,9 +49,8 @@ def test_a_run_without_a_name_is_called_as_its_chart(file: Path, tmp_path: Path)
 
 
 def test_several_machines_must_be_given_one_name(file: Path) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with refuses(ConfigError, "SL-run-unnamed"):
         build_environment(["--config", str(file)], {"PET_NNODES": "2:2"})
-    assert find_codes(refused.value) == ["SL-run-unnamed"]
     assert build_environment(["--set", "run=a"], {"PET_NNODES": "2"})[0]["TRAINER_RUN"] == "a"
 
 
@@ -70,6 +69,5 @@ def test_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(ConfigError) as refused:
+    with refuses(ConfigError, "SL-option-unknown", "--conf x"):
         build_environment(["--conf", "x"], {})
-    assert find_codes(refused.value) == ["SL-option-unknown"] and "--conf x" in str(refused.value)

@@ -14,7 +14,7 @@ import pytest
 from stratlab_spec.exit_codes import PeerLost
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import ConfigError
-from tests.codes import find_codes
+from tests.codes import find_codes, refuses
 from trainer.launch import rendezvous as lease
 from trainer.launch.rendezvous import (
     MARK,
@@ -123,9 +123,8 @@ def test_a_second_start_is_refused_while_the_first_one_works_and_let_in_afterwar
     folder = RunDirectory(tmp_path, "default", "try")
     first = Lease(folder, "one", "try-worker-0")
     first.take()
-    with pytest.raises(ConfigError) as refused:
+    with refuses(ConfigError, "SL-run-being-written", "try-worker-0"):
         Lease(folder, "two", "other").take()
-    assert find_codes(refused.value) == ["SL-run-being-written"] and "try-worker-0" in str(refused.value)
     assert json.loads(folder.lease.read_text())["launcher"] == "one"
     first.release()
     assert not folder.lease.exists()

@@ -119,7 +119,6 @@ FIRST_GIB = 25.58
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """With the shipped files on the volume."""
     shutil.copytree(SHIPPED, tmp_path / FOLDER)
     return tmp_path
 

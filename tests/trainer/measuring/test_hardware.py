@@ -31,8 +31,6 @@ from trainer.measuring.phases import Phases
 
 
 class Nvml:
-    """pynvml as far as it is used."""
-
     NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
     NVMLError = LookupError
 

@@ -170,7 +170,6 @@ def test_of_unequal_ranks_the_largest_counts():
 
 
 def test_bytes_become_gib():
-    """2^30 bytes, not 10^9."""
     assert Observed({"parameters": 3 * 2**30, "optimizer": 2**29}).memory_gib() == {
         "parameters": 3.0,
         "optimizer": 0.5,
@@ -178,8 +177,6 @@ def test_bytes_become_gib():
 
 
 def test_the_system_s_kilobytes_become_gib(monkeypatch):
-    """getrusage(2): ru_maxrss is in kilobytes, of 1024 bytes."""
-
     class Usage:
         ru_maxrss = 3 << 20
 

@@ -43,7 +43,6 @@ def draw(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def outcome(experts: nn.Module, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """Answers and all gradients."""
     tokens, chosen, shares = draw()
     tokens, shares = tokens.requires_grad_(), shares.requires_grad_()
     with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):

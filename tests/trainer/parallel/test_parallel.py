@@ -77,7 +77,6 @@ def test_those_that_come_next_first() -> None:
 
 @pytest.fixture
 def alone(monkeypatch) -> Iterator[None]:
-    """One rank, in this process."""
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1")):
         monkeypatch.setenv(name, value)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

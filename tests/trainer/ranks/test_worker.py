@@ -49,8 +49,6 @@ def count_ranks(folder: Path) -> int:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Callable[[str], Path]:
-    """The run directory of a strategy, trained once."""
-
     @functools.cache
     def of(strategy: str) -> Path:
         folder = tmp_path_factory.mktemp("results") / "default" / strategy

@@ -85,7 +85,6 @@ def test_layout_and_model_ask_for_these_rules():
 
 @pytest.fixture
 def env(tmp_path):
-    """A machine on which DeepSpeed can compile."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("c++", "nvcc", "ninja"):

@@ -20,7 +20,7 @@ from stratlab_spec.settings.rules import (
     swapped_problems,
 )
 from stratlab_spec.settings.values import FAULTS, KINDS, Fault, rank_problems, read_faults
-from tests.codes import find_codes
+from tests.codes import find_codes, refuses
 from trainer.distributed.world import Precision
 from trainer.engines.deepspeed_config import ModelSizes, build_settings
 from trainer.engines.torch_engine import build_optimizer, optimizer_arguments
@@ -92,9 +92,8 @@ def test_a_rank_that_is_not_there_is_named():
 def test_a_snapshot_is_refused_on_a_cpu_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(preflight, "has_gpu", lambda: False)
     config = Config(run="x", memory_snapshot=True, results=str(tmp_path))
-    with pytest.raises(ConfigError) as failure:
+    with refuses(ConfigError, "SL-snapshot-no-gpu"):
         preflight.check(config, 1, {})
-    assert find_codes(failure.value) == ["SL-snapshot-no-gpu"]
     assert snapshot_problems(config, gpu=True) == snapshot_problems(Config(run="x"), gpu=False) == []
 
 
@@ -139,7 +138,6 @@ CODE = "SL-lora-without-init"
 
 
 def check(elsewhere: bool = True, **settings: Any) -> list[str]:
-    """Codes of the check before a start."""
     env = {f"TRAINER_{name.upper()}": str(value) for name, value in {"run": "r", **settings}.items()}
     found = check_run(env, elsewhere=elsewhere, replaces=True, opened=set())
     assert found["code"] in (0, 2)

@@ -55,8 +55,6 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 class Found(NamedTuple):
-    """One document as it stands in a row."""
-
     row: int
     ids: list[int]
     labels: list[int]

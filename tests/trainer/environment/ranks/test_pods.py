@@ -30,7 +30,6 @@ def check(
     processes: int = 2,
     **env: str,
 ) -> tuple[int, dict[str, Any]]:
-    """The exit code and what --json has printed."""
     words = ["-m", "trainer.environment", "--results", str(results), "--processes", str(processes), "--json"]
     command, env = [*prefix, python or find_python(), *words, *options], without_settings(**env)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
@@ -100,7 +99,6 @@ def checked(
 
 
 def read_table(text: str) -> list[tuple[str, str]]:
-    """Of a table's lines that are not ok."""
     lines = [line for line in text.splitlines() if line.startswith(("problem ", "warning "))]
     subjects = (*SUBJECTS, "within a pod", "network", "pods")
     return [

@@ -69,8 +69,6 @@ def test_a_resumed_run_is_the_same_run_bitwise(tmp_path):
 
 
 class Call:
-    """Pickled as a call."""
-
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments
 
@@ -80,7 +78,6 @@ class Call:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A folder that zero2 saved with one process."""
     folder = tmp_path_factory.mktemp("zero2") / "state"
     run_ranks(lambda: save_at_3(folder, folder.parent / "one", "zero2"), 1)
     return folder
@@ -126,7 +123,6 @@ def test_a_file_with_code_is_refused_before_anybody_unpickles_it(saved, refusals
 
 
 def save_by_name(folder: Path, out: Path, strategy: str) -> None:
-    """One rank: as the image's Python saves."""
     pickle_enums_by_name()
     save_at_3(folder, out, strategy)
 

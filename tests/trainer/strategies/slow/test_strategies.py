@@ -20,7 +20,6 @@ def train(results: Path, **settings: str) -> RunDirectory:
 
 
 def read_macs(folder: RunDirectory, of: str = "fwd MACs per GPU:") -> float:
-    """Two decimals of what was counted."""
     found = re.search(rf"{of}.*?([\d.]+) ([MKG]?)MACs", folder.flops_profiler.read_text())
     assert found, folder.flops_profiler.read_text()[:2000]
     return float(found[1]) * SIZES[found[2]]
