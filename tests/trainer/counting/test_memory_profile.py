@@ -12,6 +12,7 @@ import torch
 
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError
+from tests.codes import refuses
 from tests.trainer.counting.real_steps import make_config
 from trainer.memory_estimation import memory_profile
 from trainer.memory_estimation.memory_profile import count_side_by_side, rows_of

@@ -5,8 +5,8 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Callable
-from itertools import groupby, pairwise
+from collections.abc import Callable, Sequence
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,169 +90,123 @@ def chat(*turns: tuple[str, str]) -> dict[str, Any]:
     return {"messages": [{"role": role, "content": text} for role, text in turns]}
 
 
-def alpaca(n: int) -> dict[str, str]:
-    return {"instruction": "Add.", "input": f"{n} 3", "output": f"{n + 3}"}
+def sharegpt(n: int) -> dict[str, Any]:
+    return {"conversations": [{"from": "human", "value": f"Hi {n}"}, {"from": "gpt", "value": "Yes"}]}
 
 
-BOM = b"\xef\xbb\xbf"
+ALPACA: Row = lambda n: {"instruction": "Add.", "input": f"{n} 3", "output": f"{n + 3}"}  # noqa: E731
 PAIR: Row = lambda n: {"query": f"q{n}", "response": f"a{n}"}  # noqa: E731
+SUM: Row = lambda n: {"prompt": f"{n}+3=", "completion": f" {n + 3}"}  # noqa: E731
 READ_PAIR: Row = lambda n: user(f"q{n}") + answer(f"a{n}")  # noqa: E731
 READ_ALPACA: Row = lambda n: user(f"Add.\n{n} 3") + answer(f"{n + 3}")  # noqa: E731
+READ_COLOUR: Row = lambda n: user(f"Colour {n}?") + answer("red")  # noqa: E731
+READ_TEXT: Row = lambda n: f"t[ext {n}<end>]"  # noqa: E731
+BOM = b"\xef\xbb\xbf"
+BRIEF = "<start>system\nBe short.<end>\n"
 PAIRS = [[f"q{n}", f"a{n}"] for n in range(COUNT)]
+QUOTED = [[f'Say "hi", please\r\n{n}', "NA"] for n in range(COUNT)]
 NUMBERS = [[f"{n};0?", "007"] for n in range(COUNT)]
 PERSIAN = "سلام می\u200cخواهم 👩\u200d🔬"  # right to left, zero-width joiners
 
-FORMS: dict[str, tuple[dict[str, Any], dict[str, str], Row]] = {
-    "1 alpaca": ({"a.jsonl": lines(alpaca)}, {}, READ_ALPACA),
+ROWS: dict[str, tuple[Row, str, Row]] = {
+    "1 alpaca": (ALPACA, "", READ_ALPACA),
     "2 alpaca, empty input": (
-        {
-            "a.jsonl": lines(
-                lambda n: {"instruction": f"Colour {n}?", "input": ("", None)[n % 2], "output": "red"}
-            )
-        },
-        {},
-        lambda n: user(f"Colour {n}?") + answer("red"),
+        lambda n: {"instruction": f"Colour {n}?", "input": ("", None)[n % 2], "output": "red"},
+        "",
+        READ_COLOUR,
     ),
-    "2 alpaca, no input": (
-        {"a.jsonl": lines(lambda n: {"instruction": f"Colour {n}?", "output": "red"})},
-        {},
-        lambda n: user(f"Colour {n}?") + answer("red"),
-    ),
+    "2 alpaca, no input": (lambda n: {"instruction": f"Colour {n}?", "output": "red"}, "", READ_COLOUR),
     "3 chat": (
-        {
-            "a.jsonl": lines(
-                lambda n: chat(("system", "Be short."), ("user", f"Hi {n}"), ("assistant", "Hello"))
-            )
-        },
-        {},
-        lambda n: "<start>system\nBe short.<end>\n" + user(f"Hi {n}") + answer("Hello"),
+        lambda n: chat(("system", "Be short."), ("user", f"Hi {n}"), ("assistant", "Hello")),
+        "",
+        lambda n: BRIEF + user(f"Hi {n}") + answer("Hello"),
     ),
     "4 chat of four turns": (
-        {
-            "a.jsonl": lines(
-                lambda n: chat(
-                    ("user", f"Hi {n}"), ("assistant", "Hello"), ("user", "Go"), ("assistant", "No")
-                )
-            )
-        },
-        {},
+        lambda n: chat(("user", f"Hi {n}"), ("assistant", "Hello"), ("user", "Go"), ("assistant", "No")),
+        "",
         lambda n: user(f"Hi {n}") + answer("Hello") + "\n" + user("Go") + answer("No"),
     ),
-    "5 sharegpt": (
-        {
-            "a.jsonl": lines(
-                lambda n: {
-                    "conversations": [{"from": "human", "value": f"Hi {n}"}, {"from": "gpt", "value": "Yes"}]
-                }
-            )
-        },
-        {},
-        lambda n: user(f"Hi {n}") + answer("Yes"),
-    ),
+    "5 sharegpt": (sharegpt, "", lambda n: user(f"Hi {n}") + answer("Yes")),
     "5 sharegpt with a system column": (
-        {
-            "a.jsonl": lines(
-                lambda n: {
-                    "system": "Be short.",
-                    "conversations": [{"from": "human", "value": f"Hi {n}"}, {"from": "gpt", "value": "Yes"}],
-                }
-            )
-        },
-        {},
-        lambda n: "<start>system\nBe short.<end>\n" + user(f"Hi {n}") + answer("Yes"),
+        lambda n: {"system": "Be short.", **sharegpt(n)},
+        "",
+        lambda n: BRIEF + user(f"Hi {n}") + answer("Yes"),
     ),
-    "6 prompt and completion": (
-        {"a.jsonl": lines(lambda n: {"prompt": f"{n}+3=", "completion": f" {n + 3}"})},
-        {},
-        lambda n: f"{n}+3=[ {n + 3}<end>]",
-    ),
+    "6 prompt and completion": (SUM, "", lambda n: f"{n}+3=[ {n + 3}<end>]"),
     "6 by setting": (
-        {"a.jsonl": lines(lambda n: {"prompt": f"{n}+3=", "completion": f" {n + 3}"})},
-        {"text_columns": "query=prompt,response=completion"},
+        SUM,
+        "query=prompt,response=completion",
         lambda n: user(f"{n}+3=") + answer(f" {n + 3}"),
     ),
     "7 more columns": (
-        {"a.jsonl": lines(lambda n: {"question": f"{n}+3?", "answer": "5", "type": "easy", "id": n})},
-        {"text_columns": "query=question,response=answer"},
+        lambda n: {"question": f"{n}+3?", "answer": "5", "type": "easy", "id": n},
+        "query=question,response=answer",
         lambda n: user(f"{n}+3?") + answer("5"),
     ),
     "7 system and context": (
-        {"a.jsonl": lines(lambda n: {"frage": f"{n}?", "antwort": "5", "wer": "Du.", "text": "mehr"})},
-        {"text_columns": "query=frage,response=antwort,system=wer,context=text"},
-        lambda n: "<start>system\nDu.<end>\n" + user(f"{n}?\nmehr") + answer("5"),
+        lambda n: {"frage": f"{n}?", "antwort": "5", "wer": "Be short.", "text": "mehr"},
+        "query=frage,response=antwort,system=wer,context=text",
+        lambda n: BRIEF + user(f"{n}?\nmehr") + answer("5"),
     ),
-    "8 lines": ({"a.txt": "".join(f"text {n}\r\n" for n in range(COUNT))}, {}, lambda n: f"t[ext {n}<end>]"),
-    "8 text": ({"a.jsonl": lines(lambda n: {"text": f"text {n}"})}, {}, lambda n: f"t[ext {n}<end>]"),
+    "8 text": (lambda n: {"text": f"text {n}"}, "", READ_TEXT),
+    "15 what looks special": (
+        lambda n: {"query": f"{n}<|im_end|>", "response": f"{PERSIAN}<|im_start|>user\nno"},
+        "",
+        lambda n: user(f"{n}<|im_end|>") + answer(f"{PERSIAN}<|im_start|>user\nno"),
+    ),
+}
+"""Rows of a.jsonl, the setting text_columns, and what is read of each row."""
+SHARDS = {
+    f"data/train-0000{part}-of-00002.parquet": [
+        {"qa": {"q": f"q{n}", "a": f"a{n}"}, "id": n} for n in range(part * 20, part * 20 + 20)
+    ]
+    for part in (0, 1)
+}
+FORMS: dict[str, tuple[dict[str, Any], str, Row]] = {
+    name: ({"a.jsonl": lines(row)}, columns, wanted) for name, (row, columns, wanted) in ROWS.items()
+} | {
+    "8 lines": ({"a.txt": "".join(f"text {n}\r\n" for n in range(COUNT))}, "", READ_TEXT),
     "9 csv": (
-        {
-            "a.csv": table(
-                [["query", "response"], *([f'Say "hi", please\r\n{n}', "NA"] for n in range(COUNT))]
-            )
-        },
-        {},
+        {"a.csv": table([["query", "response"], *QUOTED])},
+        "",
         lambda n: user(f'Say "hi", please\r\n{n}') + answer("NA"),
     ),
     "9 csv of numbers": (
         {"a.csv": BOM + table([["Question", "Answer"], *NUMBERS], delimiter=";").encode()},
-        {},
+        "",
         lambda n: user(f"{n};0?") + answer("007"),
     ),
-    "10 array": (
-        {"a.json": BOM + json.dumps([PAIR(n) for n in range(COUNT)]).encode()},
-        {},
-        READ_PAIR,
-    ),
-    "11 structs in shards": (
-        {
-            f"data/train-0000{part}-of-00002.parquet": [
-                {"qa": {"q": f"q{n}", "a": f"a{n}"}, "id": n} for n in range(part * 20, part * 20 + 20)
-            ]
-            for part in (0, 1)
-        },
-        {"text_columns": "query=qa.q,response=qa.a"},
-        READ_PAIR,
-    ),
-    "12 gz": ({"a.jsonl.gz": gzip.compress(lines(alpaca).encode())}, {}, READ_ALPACA),
+    "10 array": ({"a.json": BOM + json.dumps([PAIR(n) for n in range(COUNT)]).encode()}, "", READ_PAIR),
+    "11 structs in shards": (SHARDS, "query=qa.q,response=qa.a", READ_PAIR),
+    "12 gz": ({"a.jsonl.gz": gzip.compress(lines(ALPACA).encode())}, "", READ_ALPACA),
     "12 xz of tab-separated values": (
         {"a.tsv.xz": lzma.compress(table([["query", "response"], *PAIRS], delimiter="\t").encode())},
-        {},
+        "",
         READ_PAIR,
     ),
-    "15 what looks special": (
-        {
-            "a.jsonl": lines(
-                lambda n: {"query": f"{n}<|im_end|>", "response": f"{PERSIAN}<|im_start|>user\nno"}
-            )
-        },
-        {},
-        lambda n: user(f"{n}<|im_end|>") + answer(f"{PERSIAN}<|im_start|>user\nno"),
-    ),
 }
+FOUR_TURNS, _, READ_FOUR_TURNS = FORMS["4 chat of four turns"]
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_read_and_learned_is_what_stands_there(form, tmp_path):
-    files, settings, row = FORMS[form]
-    splits, tally = read(text_config(tmp_path, dataset_path=str(put(tmp_path, files)), **settings))
+    files, columns, row = FORMS[form]
+    splits, tally = read(text_config(tmp_path, dataset_path=str(put(tmp_path, files)), text_columns=columns))
     assert sorted(every(splits)) == sorted(row(n) for n in range(COUNT))
     assert tally.documents == COUNT and {*tally.counts} <= {"control"}
 
 
 @pytest.mark.parametrize("packing", [True, False])
 def test_the_rows_of_a_rank_have_these_labels(packing, tmp_path):
-    files, _, row = FORMS["4 chat of four turns"]
-    data = build(text_config(tmp_path, dataset_path=str(put(tmp_path, files)), packing=packing, seq_len=256))
+    path = str(put(tmp_path, FOUR_TURNS))
+    data = build(text_config(tmp_path, dataset_path=path, packing=packing, seq_len=256))
     found = []
-    for rows in (data.train, data.validation, data.test):
-        for document in find_documents(rows):
-            learned = [False, *(label != IGNORED for label in document.labels[:-1])]
-            assert all(
-                label in (IGNORED, after)
-                for label, after in zip(document.labels, [*document.ids[1:], None], strict=True)
-            )
-            found += show([SimpleNamespace(ids=document.ids, learned=learned)])
+    for _, ids, labels in chain(*map(find_documents, (data.train, data.validation, data.test))):
+        assert all(label in (IGNORED, after) for label, after in zip(labels, [*ids[1:], None], strict=True))
+        learned = [False, *(label != IGNORED for label in labels[:-1])]
+        found += show([SimpleNamespace(ids=ids, learned=learned)])
     texts = [text.replace("<pad>", "") for text in found]
-    assert sorted(filter(None, texts)) == sorted(row(n) for n in range(COUNT))
+    assert sorted(filter(None, texts)) == sorted(map(READ_FOUR_TURNS, range(COUNT)))
 
 
 @pytest.mark.parametrize(
@@ -325,55 +279,49 @@ ALTERNATES = (
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+TWO_PAIRS = user("a") + answer("b") + "\n" + user("c") + answer("d")
+TWO_SYSTEMS = "<start>system\na\n\nb<end>\n" + user("c") + answer("d")
 REFUSED = {
-    "two users": ([("user", "a"), ("user", "b"), ("assistant", "c")], 1, user("a\n\nb") + answer("c")),
-    "assistant first": ([("assistant", "a"), ("user", "b"), ("assistant", "c")], 0, user("b") + answer("c")),
-    "tool": (
-        [("user", "a"), ("assistant", "b"), ("tool", "c"), ("assistant", "d")],
-        2,
-        user("a") + answer("b") + "\n" + user("c") + answer("d"),
-    ),
-    "two systems": (
-        [("system", "a"), ("system", "b"), ("user", "c"), ("assistant", "d")],
-        1,
-        "<start>system\na\n\nb<end>\n" + user("c") + answer("d"),
-    ),
+    "two users": ("user user assistant", 1, user("a\n\nb") + answer("c")),
+    "assistant first": ("assistant user assistant", 0, user("b") + answer("c")),
+    "tool": ("user assistant tool assistant", 2, TWO_PAIRS),
+    "two systems": ("system system user assistant", 1, TWO_SYSTEMS),
 }
+"""Roles of turns that say a, b, ...; the turn that is refused; what is read of them when merged."""
+
+
+def chats_with(tmp_path: Path, **odd: dict[str, Any]) -> Config:
+    """One question and answer each, but for the odd ones: `row7=chat(...)`."""
+    usual: Row = lambda n: chat(("user", f"{n}"), ("assistant", "x"))  # noqa: E731
+    path = put(tmp_path, {"a.jsonl": lines(lambda n: odd.get(f"row{n}") or usual(n))})
+    return text_config(tmp_path, dataset_path=str(path))
 
 
 @pytest.mark.parametrize("turns", REFUSED)
 @pytest.mark.parametrize("template", ["own", "alternates"])
 def test_roles_that_a_template_refuses_are_named_or_merged(turns, template, tmp_path):
-    given, place, merged = REFUSED[turns]
-    chats = [chat(("user", f"{n}"), ("assistant", "x")) for n in range(COUNT)]
-    chats[7] = chat(*given)
-    path = put(tmp_path, {"a.jsonl": lines(chats.__getitem__)})
+    roles, place, merged = REFUSED[turns]
+    given = list(zip(roles.split(), "abcd", strict=False))
     tokenizer = build_byte_tokenizer()
     if template == "alternates":
         tokenizer.chat_template = ALTERNATES
-        place = 0 if given[0][0] == "system" else place
         merged = merged.replace("<end>\n", "<end>").replace("]\n", "]")
-    config = text_config(tmp_path, dataset_path=str(path))
-    with refuses(
-        ConfigError, "SL-chat-template-refuses", f"row 7: turn {place} has the role {given[place][0]}"
-    ):
+        if given[0][0] == "system":  # it knows none: the question takes the text
+            place, merged = 0, user("a\n\nb\n\nc").rstrip("\n") + answer("d")
+    config = chats_with(tmp_path, row7=chat(*given))
+    told = f"row 7: turn {place} has the role {given[place][0]}"
+    with refuses(ConfigError, "SL-chat-template-refuses", told):
         read(config, tokenizer)
     splits, tally = read(config.model_copy(update={"chat_roles": "merge"}), tokenizer)
-    if template == "alternates" and given[0][0] == "system":  # it knows none: the question takes the text
-        merged = user("a\n\nb\n\nc").rstrip("\n") + answer("d")
     assert merged in every(splits)
     assert tally.counts == {"merged": 1} and tally.first == {"merged": 7}
 
 
 def test_a_chat_without_the_assistant_has_nothing_to_learn_and_one_of_unknown_roles_is_refused(tmp_path):
-    chats = [chat(("user", f"{n}"), ("assistant", "x")) for n in range(COUNT)]
-    chats[3] = chat(("user", "a"))
-    path = put(tmp_path, {"a.jsonl": lines(chats.__getitem__)})
-    assert read(text_config(tmp_path, dataset_path=str(path)))[1].counts == {"empty": 1}
-    chats[5] = chat(("user", "a"), ("narrator", "b"))
-    path.write_text(lines(chats.__getitem__))
+    asked = chat(("user", "a"))
+    assert read(chats_with(tmp_path, row3=asked))[1].counts == {"empty": 1}
     with refuses(ConfigError, "SL-chat-template-refuses", "row 5: turn 1 "):
-        read(text_config(tmp_path, dataset_path=str(path)))
+        read(chats_with(tmp_path, row3=asked, row5=chat(("user", "a"), ("narrator", "b"))))
 
 
 USER_TURNS = (
@@ -425,46 +373,45 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_turns_of_the_assistant_are_found_in_the_templates_of_other_families(
-    family, tmp_path, monkeypatch
-):
-    template, tokens, wanted = FAMILIES[family]
+def read_four_turns(tmp_path: Path, template: str, tokens: Sequence[str] = ()) -> tuple[list[str], Tally]:
+    """What a template reads of the chats of four turns; `tokens` are special to it."""
     tokenizer = build_byte_tokenizer()
     tokenizer.chat_template = template
     tokenizer.add_tokens([tokenizers.AddedToken(token, normalized=False, special=True) for token in tokens])
-    for token in tokens:
-        monkeypatch.setitem(BYTE_TOKENS, tokenizer.convert_tokens_to_ids(token), token.encode())
-    files, _, _ = FORMS["4 chat of four turns"]
-    splits, tally = read(text_config(tmp_path, dataset_path=str(put(tmp_path, files))), tokenizer)
-    assert wanted in every(splits) and not tally.counts
+    names = {tokenizer.convert_tokens_to_ids(token): token.encode() for token in tokens}
+    config = text_config(tmp_path, dataset_path=str(put(tmp_path, FOUR_TURNS)))
+    with pytest.MonkeyPatch.context() as patch:
+        for number, name in names.items():
+            patch.setitem(BYTE_TOKENS, number, name)
+        splits, tally = read(config, tokenizer)
+    return every(splits), tally
 
 
-def test_a_template_may_mark_what_is_learned(tmp_path):
-    tokenizer = build_byte_tokenizer()
-    tokenizer.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
-        "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>"
-        "{% endif %}{{ '\\n' }}"
-        "{% endfor %}"
-    )
-    files, _, row = FORMS["4 chat of four turns"]
-    splits, _ = read(text_config(tmp_path, dataset_path=str(put(tmp_path, files))), tokenizer)
-    assert sorted(every(splits)) == sorted(row(n) for n in range(COUNT))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_turns_of_the_assistant_are_found_in_the_templates_of_other_families(family, tmp_path):
+    template, tokens, wanted = FAMILIES[family]
+    found, tally = read_four_turns(tmp_path, template, tokens)
+    assert wanted in found and not tally.counts
 
 
-def test_a_template_may_write_the_last_answer_in_another_way(tmp_path):
-    """As that of Qwen3, which begins the last one with an empty thought."""
-    tokenizer = build_byte_tokenizer()
-    tokenizer.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-        "{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    files, _, row = FORMS["4 chat of four turns"]
-    splits, _ = read(text_config(tmp_path, dataset_path=str(put(tmp_path, files))), tokenizer)
-    thought = "<think>\n\n</think>\n\nNo<end>]"
-    assert sorted(every(splits)) == sorted(row(n).replace("No<end>]", thought) for n in range(COUNT))
+MARKS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>"
+    "{% endif %}{{ '\\n' }}{% endfor %}"
+)
+THINKS = (  # as that of Qwen3, which begins the last answer with an empty thought
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(("template", "last"), [(MARKS, "No"), (THINKS, "<think>\n\n</think>\n\nNo")])
+def test_a_template_may_mark_what_is_learned_or_write_the_last_answer_in_another_way(
+    template, last, tmp_path
+):
+    wanted = [READ_FOUR_TURNS(n).replace("No<end>]", f"{last}<end>]") for n in range(COUNT)]
+    assert sorted(read_four_turns(tmp_path, template)[0]) == sorted(wanted)
 
 
 def test_a_tokenizer_that_adds_a_blank_to_each_text_adds_it_once(tmp_path):
