@@ -76,17 +76,9 @@ def pack() -> bytes:
 def list_files() -> Iterator[tuple[Path, str]]:
     """(file, its name there): the tests, and below packages/ what they need and the image lacks."""
     listing = [
-        "git",
-        "-C",
-        ROOT,
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "--",
+        "git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--",
         *COPIED,
-    ]
+    ]  # fmt: skip
     for name in run(listing).stdout.split("\0"):
         if name and (ROOT / name).is_file():
             yield ROOT / name, name

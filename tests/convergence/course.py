@@ -1,7 +1,4 @@
-"""The courses of training that are compared, one rank that runs some of them, and the verdict.
-
-A strategy ends where one process ends, measured by what the choice of a seed makes of it.
-"""
+"""The courses of training that are compared, one rank that runs some of them, and the verdict."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Hangs, and the right rank in each; healthy runs that take long in one way or another, and no alarm.
-
-Ways: asleep in Python, with Python's lock, stopped, waiting for data. Places: where a batch is made, or in the backward
-pass. The launcher's watchdog runs in this process, the ranks in others, as in a pod.
-"""
+"""Hangs, and the right rank in each; healthy runs that take long in one way or another, and no alarm."""
 
 import time
 

@@ -3,7 +3,6 @@
 import random
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -44,8 +43,8 @@ def weights(pods: Pods) -> bytes:
 
 @pytest.mark.parametrize(("strategy", "processes", "more", "how"), RUNS)
 def test_a_run_that_ended_five_times_is_the_one_that_never_did(
-    tmp_path: Path, record_property, strategy: str, processes: int, more: dict[str, str], how: str
-) -> None:
+    tmp_path, record_property, strategy, processes, more, how
+):
     drawn, seconds = random.Random(11), []
     settings = SETTINGS | {"TRAINER_STRATEGY": strategy} | more
     (tmp_path / "whole").mkdir()

@@ -28,11 +28,7 @@ def wait_for_checkpoint(pods: Pods) -> int:
 def check(
     pods: Pods, fault_t: float, newest: int, whole: dict[int, float], record_property, limit_s: float
 ) -> None:
-    """The losses are those of the whole run, and what was lost is bounded.
-
-    Args:
-        newest: step of the newest checkpoint before the fault.
-    """
+    """The losses are those of the whole run, and what was lost is bounded."""
     assert pods.losses() == whole, "bitwise"
     assert [line["exit_code"] for line in pods.attempts() if line["event"] == "ended"][-1] == 0
     starts = pods.starts()

@@ -61,8 +61,8 @@ def volume(tmp_path: Path) -> Iterator[Volume]:
 
 
 def test_a_volume_that_takes_nothing_more_ends_the_run_with_13_and_no_traceback(
-    tmp_path: Path, volume: Volume, record_property
-) -> None:
+    tmp_path, volume, record_property
+):
     """The first checkpoint that cannot be written is left out, the second ends the run; the older ones are whole."""
     with open_pods(volume.path, 1, 2, {"TRAINER_STEPS": "100000"}, logs=tmp_path) as pods:
         pods.start()

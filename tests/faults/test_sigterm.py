@@ -1,8 +1,4 @@
-"""F6 and F23: a run is told to stop by real signals to real launchers, at random moments: no step is lost.
-
-Moments are drawn by a seed: start-up, training, validation and checkpoints are all hit, and the table of where each
-signal fell is printed.
-"""
+"""F6 and F23: a run is told to stop by real signals to real launchers, at random moments: no step is lost."""
 
 import os
 import random

@@ -63,8 +63,8 @@ def write_pictures(folder: Path) -> list[Path]:
 
 
 def test_a_picture_that_is_gone_is_named_and_put_back_no_sample_is_missed_or_seen_twice(
-    tmp_path: Path, record_property
-) -> None:
+    tmp_path, record_property
+):
     pictures = write_pictures(tmp_path / "pets")
     settings = {
         "TRAINER_DATASET_PATH": str(tmp_path / "pets"), "TRAINER_STEPS": "200", "TRAINER_CHECKPOINT_EVERY": "4",

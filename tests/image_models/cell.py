@@ -33,24 +33,17 @@ MODELS: dict[str, dict[str, Any]] = {
     "efficientnet": {"lr": 5e-4, "steps": STEPS, "warmup_steps": 20},
     "vgg": {"lr": 1e-4, "steps": 84},  # at 66 its loss is on its way down, and noisy; a checkpoint has 1.6 GB
     "resnet": {
-        "lr": 2e-4,
-        "steps": STEPS,
-        "warmup_steps": 30,
-        "micro_batch_size": 16,
-        "global_batch_size": 64,
+        "lr": 2e-4, "steps": STEPS, "warmup_steps": 30, "micro_batch_size": 16, "global_batch_size": 64,
     },
     "cnn_lstm": {"lr": 1e-3, "steps": MANY_STEPS},
     "ensemble": {"lr": 1e-3, "steps": MANY_STEPS},
     "mobilenet_finetuned": {"lr": 1e-3, "steps": STEPS, "warmup_steps": 20},
     "cnn_lora": {"model": "cnn", "init": "scratch", "lora_rank": 8, "lr": 5e-3, "steps": 240},
     "mobilenet_synchronised": {
-        "model": "mobilenet",
-        "batch_norm": "synchronised",
-        "lr": 1e-3,
-        "steps": STEPS,
+        "model": "mobilenet", "batch_norm": "synchronised", "lr": 1e-3, "steps": STEPS,
         "warmup_steps": 20,
     },
-}
+}  # fmt: skip
 """Warm-up where there is batch norm over so few samples: it enlarges rounding, the more the longer the first updates
 are (rounding.py, docs/decisions/numerics.md). ResNet-50 ends at 1 x 1 pixels: over 8 values no rate kept parity."""
 EXACT = ("resnet", "mobilenet_synchronised")

@@ -32,18 +32,7 @@ EXACT_FILE = "exact.json"
 
 @dataclass(frozen=True)
 class Found:
-    """What one run came to.
-
-    Attributes:
-        losses: by attempt, from 1, and step.
-        norms: of the gradients of the first steps.
-        started_from: the step that each attempt began behind.
-        largest: elements of the largest tensor of its weights.
-        judged: samples in the confusion matrix of the test split, and those that the split has.
-        validations: how many lines.
-        accuracy_pct: of the test split.
-        exact_losses, exact_norms: of the first steps in fp64, where they were done.
-    """
+    """What one run came to."""
 
     losses: Mapping[int, Mapping[int, float]]
     norms: tuple[float, ...]
@@ -109,11 +98,7 @@ def measure_exact_parity(found: Found, alone: Found) -> tuple[float, float]:
 
 
 def judge(cell: Cell, found: Found, alone: Found) -> list[str]:
-    """What is not as it must be, a sentence each.
-
-    Args:
-        alone: the same network in one process.
-    """
+    """What is not as it must be, a sentence each."""
     return list(_complaints(cell, found, alone))
 
 
@@ -189,11 +174,7 @@ HEAD = (
 
 
 def write_report(path: Path, cells: Sequence[Cell], rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves commit, versions, hardware and a row per cell that has run; gives them back.
-
-    Args:
-        rows: by the cell's name, with all of its losses (__main__.py).
-    """
+    """Leaves commit, versions, hardware and a row per cell that has run; gives them back."""
     kept = [_keep(cell, rows[cell.name]) for cell in cells if cell.name in rows]
     facts = {
         "parity_steps": AMONG,

@@ -45,12 +45,9 @@ def train_exactly(
             (folder / EXACT_FILE).write_text(json.dumps(found))
 
     ranks = fork_ranks(
-        rank,
-        cell.world_size,
-        env={"LOCAL_WORLD_SIZE": str(cell.per_node)},
-        timeout_s=EXACT_LIMIT_S,
+        rank, cell.world_size, env={"LOCAL_WORLD_SIZE": str(cell.per_node)}, timeout_s=EXACT_LIMIT_S,
         grace_s=60,
-    )
+    )  # fmt: skip
     return "\n".join(each.output[-1500:] for each in ranks if each.exit_code)
 
 

@@ -44,12 +44,9 @@ def run_fake_hub(repositories: Mapping[str, Mapping[str, bytes]]) -> Iterator[st
             identity = name.split("/", 1)[1]
             siblings = [{"rfilename": file} for file in files]
             facts = {
-                "id": identity,
-                "modelId": identity,
-                "sha": COMMIT,
-                "siblings": siblings,
+                "id": identity, "modelId": identity, "sha": COMMIT, "siblings": siblings,
                 "private": False,
-            }
+            }  # fmt: skip
             self._send(200, json.dumps(facts).encode())
 
         def _file(self, path: str) -> None:

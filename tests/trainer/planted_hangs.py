@@ -48,11 +48,7 @@ WAYS = {
 
 
 def plant(way: str, rank: int, step: int = FROM_STEP, place: str = "data") -> None:
-    """In this process, if it is that rank.
-
-    Args:
-        place: `data`, where the batch of the step is made, or `backward`, inside its backward pass.
-    """
+    """In this process, if it is that rank."""
     from trainer.tasks.image_task import ImageTask  # by all ranks, so that they start alike
     from trainer.tasks.text_task import TextTask
 

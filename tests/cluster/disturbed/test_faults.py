@@ -132,9 +132,7 @@ def record() -> Record:
 
 
 @each_strategy
-def test_a_run_survives_one_fault_after_the_other(
-    labs: dict[str, Lab], record: Record, strategy: Strategy
-) -> None:
+def test_a_run_survives_one_fault_after_the_other(labs, record, strategy):
     lab, whole, long = labs[strategy.run.place], strategy.whole, strategy.long
     with installed(lab, whole):
         began = time.monotonic()

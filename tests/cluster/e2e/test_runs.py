@@ -1,8 +1,4 @@
-"""What `make e2e` shows: the path of a run, and one that goes on from its checkpoint, for ddp, zero2 and nd.
-
-The order saves time on two cores: all runs are installed at once, and the runs that are disturbed train while those
-before them are looked at. A disturbed run is compared with the one of the path: they have the same settings.
-"""
+"""What `make e2e` shows: the path of a run, and one that goes on from its checkpoint, for ddp, zero2 and nd."""
 
 from pathlib import Path
 from typing import Any

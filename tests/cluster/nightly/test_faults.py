@@ -1,8 +1,4 @@
-"""Real faults on a real cluster that a run does not survive, or does not notice; docs/stops.md says how each ends.
-
-Those that it survives - a pod deleted or evicted, a suspension, MLflow or the operator lost - are in
-tests/cluster/disturbed. Every run here is small and trains for seconds.
-"""
+"""Real faults on a real cluster that a run does not survive, or does not notice; docs/stops.md says how each ends."""
 
 import json
 import time

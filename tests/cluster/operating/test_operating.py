@@ -121,15 +121,9 @@ def use_tls(lab: Lab, folder: Path) -> Iterator[None]:
     """MLflow speaks TLS on its port, with a certificate of an authority that nobody knows."""
     key, certificate = folder / "tls.key", folder / "tls.crt"
     names = [
-        "-subj",
-        "/CN=mlflow",
-        "-addext",
-        "subjectAltName=DNS:mlflow",
-        "-keyout",
-        key,
-        "-out",
+        "-subj", "/CN=mlflow", "-addext", "subjectAltName=DNS:mlflow", "-keyout", key, "-out",
         certificate,
-    ]
+    ]  # fmt: skip
     run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names])
     lab.kubectl("create", "secret", "tls", "own-tls", f"--cert={certificate}", f"--key={key}")
     lab.kubectl("create", "configmap", "company-ca", f"--from-file=ca.crt={certificate}")

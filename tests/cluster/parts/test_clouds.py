@@ -1,7 +1,4 @@
-"""The values of three clouds on a real API server, and pods that really start with what `run.pod` can add.
-
-The cluster has no cards and one node: of the clouds' pods the admission is shown.
-"""
+"""The values of three clouds on a real API server, and pods that really start with what `run.pod` can add."""
 
 import json
 from collections.abc import Iterator

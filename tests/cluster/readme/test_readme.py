@@ -1,7 +1,4 @@
-"""What docs/cluster.md asks a user to type, typed: each command must succeed, and leave what it promises.
-
-tests/cluster/run ../shared/cluster tests/cluster/readme --exitfirst
-"""
+"""What docs/cluster.md asks a user to type, typed: each command must succeed, and leave what it promises."""
 
 import json
 import os

@@ -48,13 +48,9 @@ class Machine:
     def start(self, *words: str | Path, log: Path, **env: str) -> subprocess.Popen[bytes]:
         with log.open("ab") as file:
             return subprocess.Popen(
-                self.command(*words),
-                env={**self.env, **env},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+                self.command(*words), env={**self.env, **env}, stdin=subprocess.DEVNULL, stdout=file,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
 
     def run(
         self, *words: str | Path, folder: Path = Path("/"), **env: str

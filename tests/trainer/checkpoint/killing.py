@@ -77,13 +77,7 @@ def train_and_save(results: Path, state_bytes: int) -> None:
 
 
 class Killer(threading.Thread):
-    """Measures some saves, waits within the next one for a drawn part of that time, and kills every rank.
-
-    Args:
-        ranks: to be killed; they leave their process ids.
-        drawn: for the time, a part of how long a save takes.
-        kills: what is seen goes there.
-    """
+    """Measures some saves, waits within the next one for a drawn part of that time, and kills every rank."""
 
     def __init__(self, results: Path, ranks: int, drawn: random.Random, kills: Kills) -> None:
         super().__init__(daemon=True)
@@ -130,11 +124,7 @@ class Killer(threading.Thread):
 
 
 def kill_while_saving(results: Path, kills: int, state_bytes: int, ranks: int = 2, seed: int = 7) -> Kills:
-    """Kills all ranks so often, each time in or behind a save; the next start loads what the last one left.
-
-    After each kill every byte of the newest committed checkpoint is compared with its manifest by us, and each number
-    of it by the ranks that go on.
-    """
+    """Kills all ranks so often, each time in or behind a save; the next start loads what the last one left."""
     found, drawn = Kills(), random.Random(seed)
     folder = CheckpointFolder(RunDirectory(results, "default", "try"))
     for _ in range(kills):

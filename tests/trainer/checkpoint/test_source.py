@@ -65,9 +65,7 @@ SHORT = {"model": "cnn", "dataset": "digits", "image_size": 16, "steps": 8, "pro
     [(DIGITS, 0), (DIGITS[::-1], 2), (None, 0)],
     ids=["the same", "another order", "not written down"],
 )
-def test_the_classes_are_those_of_the_run_that_it_goes_on_from(
-    tmp_path: Path, names: list[str] | None, code: int
-) -> None:
+def test_the_classes_are_those_of_the_run_that_it_goes_on_from(tmp_path, names, code):
     folder = tmp_path / "default/a"
     (folder / "checkpoints/step_00000004").mkdir(parents=True)
     (folder / "checkpoints/step_00000004" / COMMIT).write_text("{}")

@@ -27,22 +27,6 @@ def numbered(count: int) -> Images:
     return Images(lambda i: np.full((1, 2, 2), i % 256, np.uint8), np.arange(count), (1, 2, 2))
 
 
-def labels(ranks: int, micro: int, step: int) -> list[int]:
-    images = numbered(100)
-    sizes = Config(run="try", global_batch_size=24, micro_batch_size=micro)
-    found = []
-    for rank in range(ranks):
-        batch = build_batch(images, SampleOrder(7, 100), step, sizes, Share(rank, ranks), "cpu")
-        assert batch.global_samples == 24 and all(len(y) == micro for _, y in batch.micro)
-        found += [int(y) for _, ys in batch.micro for y in ys]
-    return found
-
-
-def test_every_world_size_takes_the_same_samples_in_a_step():
-    for step in (1, 4, 5):  # step 5 crosses into the second epoch
-        assert labels(1, 24, step) == labels(2, 12, step) == labels(3, 2, step) == labels(4, 3, step)
-
-
 def test_every_sample_comes_once_per_epoch_across_batches():
     order = SampleOrder(0, 10)
     seen = np.concatenate([order.batch(step, 4) for step in range(1, 6)])

@@ -73,15 +73,6 @@ def test_a_split_whose_column_holds_no_classes_is_refused(tmp_path, test, settin
     assert len(opened(tmp_path / "e", **settings).class_names) == 2
 
 
-def test_odd_classes_are_one_line_each(tmp_path):
-    save(tmp_path / "d", train=rows([0, 1] * 3, ABC), test=rows([1] * 6, ABC))
-    learnt, tested = opened(tmp_path / "d").notes
-    assert "'cow'" in learnt and "'ape'" not in learnt
-    assert "'ape', 'cow'" in tested and "'bee'" not in tested
-    save(tmp_path / "e", train=rows(["Left", "left", "right"] * 2))
-    assert any("'Left', 'left'" in note for note in opened(tmp_path / "e").notes)
-
-
 @pytest.mark.parametrize(
     ("kind", "labels", "names"),
     [

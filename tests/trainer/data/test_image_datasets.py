@@ -1,7 +1,4 @@
-"""Data sets as people have them on disk or on the hub, and those that are built in.
-
-A class is its name, in every split and in every layout; a split is what people call it.
-"""
+"""Data sets as people have them on disk or on the hub, and those that are built in."""
 
 from pathlib import Path
 
@@ -18,7 +15,6 @@ from tests.trainer.data.pictures import (
     ABC,
     BROKEN,
     TEXT,
-    build_cifar_like,
     opened,
     png,
     pngs,
@@ -114,17 +110,6 @@ def test_what_is_no_data_set_is_refused(tmp_path, monkeypatch):
     ):
         with refuses(DataMissing, code, told):
             open_data(Config(run="try", **settings), 8)
-
-
-def test_cifar_as_it_lies_on_the_hub(tmp_path):
-    folder = build_cifar_like(tmp_path / "cifar100", classes=20, train=60, test=20)
-    data, coarse = opened(folder, 224), opened(folder, 64, label_column="coarse_label")
-    assert data.train.shape == (3, 32, 32) and data.train.image_size == 224 and data.train.classes == 20
-    assert sizes(data) == [54, 6, 20] and data.class_names[:2] == ["fine0", "fine1"]
-    assert list(data.test.labels) == list(range(20))
-    assert len(coarse.class_names) == 4 and list(coarse.test.labels) == [i % 4 for i in range(20)]
-    # the same images whatever they are resized to later
-    assert coarse.sha256 != data.sha256 == opened(folder, 64).sha256
 
 
 def test_large_images_are_stored_as_squares_of_8_7_of_the_size_that_is_wanted(tmp_path):

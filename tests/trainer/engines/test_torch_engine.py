@@ -95,18 +95,6 @@ def test_weight_decay_without_a_gradient_by_hand(optimizer, moved):
     torch.testing.assert_close(model.layer.weight.detach(), before * moved)
 
 
-@pytest.mark.parametrize(("largest", "moved"), [(0.0, 1.0), (100.0, 1.0), (0.25, 0.25)])
-def test_clipping_makes_no_gradient_longer(largest, moved):
-    engine, model = build(clip_norm=largest)
-    before = model.layer.weight.detach().clone(), model.layer.bias.detach().clone()
-    found = engine.train_step(batch(), 1.0)
-    after = model.layer.weight.detach(), model.layer.bias.detach()
-    step = torch.cat([(a - b).flatten() for a, b in zip(after, before, strict=True)]).norm()
-    norm = float(found.grad_norm)
-    assert norm > 0.3, "or the case of 0.25 shows nothing"
-    assert float(step) == pytest.approx(norm if moved == 1.0 else moved, rel=1e-4)
-
-
 @pytest.mark.parametrize("size", [ROW, LONG + 1, 20_000_003])
 def test_the_norm_is_that_of_fp64_however_long_a_tensor_is(size: int) -> None:
     """torch's own is 7e-4 too small at 20 million."""

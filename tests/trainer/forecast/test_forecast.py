@@ -139,16 +139,3 @@ def test_cublas_own_room_lies_in_the_allocator_s_count():
 def test_a_run_outside_of_the_band_is_marked_with_its_part(peak: float, held: dict, part: str):
     found = compare_forecast(FORESEEN, peak, ranks(peak + 0.5, **held))
     assert abs(found["forecast_memory_error_pct"]) > BAND_PCT and found["forecast_memory_deviates"] == part
-
-
-def test_what_was_not_there_yet_at_the_peak_is_no_deviation_of_the_gradients():
-    at_the_loss = {**FORESEEN, "causes_gib": {**FORESEEN["causes_gib"], "gradients": 0.1, "activations": 3.4}}
-    found = compare_forecast(at_the_loss, 12.0, ranks(12.5))
-    assert found["forecast_gradients_error_gib"] == 0 and found["forecast_memory_deviates"] == "rest"
-    assert found["forecast_rest_error_gib"] == pytest.approx(-2.0)
-
-
-def test_less_than_an_upper_bound_is_no_deviation():
-    bound = {**FORESEEN, "at_most": True}
-    assert compare_forecast(bound, 8.0, ranks(8.5, optimizer=2.0))["forecast_memory_deviates"] is None
-    assert compare_forecast(bound, 12.0, ranks(12.5, rest=4.0))["forecast_memory_deviates"] == "rest"

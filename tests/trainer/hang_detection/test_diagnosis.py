@@ -19,13 +19,9 @@ PENDING = ["gloo:all_reduce 57 of mesh_dp_shard"]
 
 def waiting(rank: int, **more) -> RankState:
     facts = {
-        "pod": f"w-{rank // 2}",
-        "node": "",
-        "step": 12,
-        "still_s": 450.0,
-        "answers": True,
+        "pod": f"w-{rank // 2}", "node": "", "step": 12, "still_s": 450.0, "answers": True,
         "process_state": "S",
-    }
+    }  # fmt: skip
     return RankState(**{"rank": rank, **facts, "stack": WAIT, "pending": PENDING} | more)
 
 
@@ -63,11 +59,6 @@ def test_a_rank_that_waits_inside_of_a_backward_pass_waits():
 
 def test_a_rank_that_waits_and_does_not_answer_is_not_the_one():
     assert judge([silent(0, stack=WAIT), waiting(1, stack=READ, pending=[])], 2).ranks == [1]
-
-
-def test_a_rank_beside_something_under_way_is_told_by_its_count():
-    states = [waiting(rank, stack=READ, groups=groups(57 - (rank == 3))) for rank in range(4)]
-    assert judge(states, 4).ranks == [3]
 
 
 def test_counts_are_compared_inside_of_a_group_alone():
@@ -136,8 +127,3 @@ def test_what_has_ended_is_not_under_way(monkeypatch, ended, entries, found):
 def test_a_wait_for_what_rank_0_does_by_itself_is_a_wait() -> None:
     assert Frame(rank_zero_task.__file__, 93, "_wait").is_wait
     assert not Frame(witness.__file__, 80, "run").is_wait
-
-
-def test_of_ranks_that_wait_for_each_other_eight_are_described():
-    verdict = judge([waiting(rank, pending=[f"gloo:all_reduce {rank} of a"]) for rank in range(9)], 9)
-    assert verdict.ranks == [] and "rank 7:" in verdict.sentence and "rank 8:" not in verdict.sentence

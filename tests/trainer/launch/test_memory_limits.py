@@ -41,14 +41,10 @@ def test_without_a_limit_there_may_be_no_container(tmp_path):
 
 
 GIVEN = {
-    "TRAINER_RUN": "try",
-    "TRAINER_MODEL": "vit_tiny",
-    "TRAINER_IMAGE_SIZE": "32",
-    "TRAINER_STEPS": "20",
-    "TRAINER_GLOBAL_BATCH_SIZE": "64",
-    "TRAINER_MICRO_BATCH_SIZE": "32",
+    "TRAINER_RUN": "try", "TRAINER_MODEL": "vit_tiny", "TRAINER_IMAGE_SIZE": "32",
+    "TRAINER_STEPS": "20", "TRAINER_GLOBAL_BATCH_SIZE": "64", "TRAINER_MICRO_BATCH_SIZE": "32",
     "TRAINER_OOM_FALLBACK": "true",
-}
+}  # fmt: skip
 
 
 @pytest.fixture

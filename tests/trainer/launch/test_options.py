@@ -23,13 +23,9 @@ def test_the_environment_wins_over_the_file_and_set_over_both(file: Path) -> Non
     typed += ["--set", "tp=null"]
     found, _ = build_environment(typed, env)
     assert found == {
-        "TRAINER_STRATEGY": "ddp",
-        "TRAINER_LR": "2",
-        "TRAINER_SEED": "5",
-        "TRAINER_RUN": "try",
-        "PATH": "/bin",
-        "PET_NPROC_PER_NODE": "1",
-    }
+        "TRAINER_STRATEGY": "ddp", "TRAINER_LR": "2", "TRAINER_SEED": "5", "TRAINER_RUN": "try",
+        "PATH": "/bin", "PET_NPROC_PER_NODE": "1",
+    }  # fmt: skip
     assert env == before
 
 

@@ -1,6 +1,4 @@
-"""Where ranks are, how long pods wait for each other, and who may write into a run directory. Two real pods:
-ranks/test_launcher.py.
-"""
+"""Where ranks are, how long pods wait for each other, and who may write into a run directory."""
 
 import json
 import os

@@ -58,13 +58,6 @@ def test_what_does_not_fit_is_refused(processes, device_gib, settings, named) ->
     assert find_codes(found) == ["SL-state-over-device"] and all(name in found for name in named), found
 
 
-def test_what_shares_or_holds_less_fits() -> None:
-    assert problems(8, WHOLE_GIB + 0.01) == problems(8, None) == []
-    sgd = {"optimizer": "sgd"}  # 8 bytes for each parameter
-    for settings in ({"dimensions": 2}, {"lora_rank": 16}, sgd, {"strategy": "fsdp"}, {"mode": "evaluate"}):
-        assert problems(8, 40, **settings) == []
-
-
 def test_the_check_before_the_ranks_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what NVML would say: the tiny model's 0.002 GiB on a device of 1 MiB."""
     monkeypatch.setattr(preflight, "largest_device_bytes", lambda: 1 << 20)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes, shape_problems
+from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes
 from stratlab_spec.layout.parallel_dims import Axes, resolve_layout
 from stratlab_spec.memory.layout_report import main
 from stratlab_spec.models.decoder_presets import SHAPES
@@ -198,11 +198,3 @@ def test_replicas_of_shards_follow_the_nodes():
     assert resolve_axes(of("hsdp", dp_shard=2), 8, processes_per_node=4) == Axes(dp_replicate=4, dp_shard=2)
     twice = of("hsdp", dp_replicate=2)
     assert resolve_axes(twice, 8, processes_per_node=8) == Axes(dp_replicate=2, dp_shard=4)
-
-
-def test_rules_of_mesh_and_placement_come_together():
-    batch = {"global_batch_size": 9, "micro_batch_size": 3}
-    asked = Config(run="x", strategy="zero3", compile=True, model="vit_tiny", dataset="synthetic", **batch)
-    assert {"SL-axes-batch-indivisible", "SL-deepspeed-compile"} <= set(
-        find_codes(shape_problems(asked, 2, 2))
-    )

@@ -69,12 +69,9 @@ def test_units_limits_and_what_a_gpu_does_not_tell():
     one.stop()
     assert found == [50, 60, 412.5, 1755]
     assert one.describe() == {
-        "power_limit_w": 700,
-        "clock_limit_mhz": 1980,
-        "memory_clock_limit_mhz": 2619,
-        "highest_clock_mhz": 1755,
-        "slowed_pct": 0,
-    }
+        "power_limit_w": 700, "clock_limit_mhz": 1980, "memory_clock_limit_mhz": 2619,
+        "highest_clock_mhz": 1755, "slowed_pct": 0,
+    }  # fmt: skip
     slice_of_one = Sampler(Nvml(DeviceGetUtilizationRates=LookupError("Not Supported")), "handle")
     found = slice_of_one._ask(SAMPLED.values())
     assert math.isnan(found[0]) and found[1:] == [60, 412.5, 1755]

@@ -73,12 +73,9 @@ def test_an_earlier_attempt_has_used_energy_too_and_the_pause_between_them_none(
 
 def test_the_first_validation_that_reaches_the_target_counts() -> None:
     found = lines(
-        train(1.0, 1),
-        validation(2.0, 10, 70.0, 11.0),
-        validation(3.0, 20, 91.0, 22.0),
-        validation(4.0, 30, 89.0, 33.0),
-        validation(5.0, 40, 95.0, 44.0),
-    )
+        train(1.0, 1), validation(2.0, 10, 70.0, 11.0), validation(3.0, 20, 91.0, 22.0),
+        validation(4.0, 30, 89.0, 33.0), validation(5.0, 40, 95.0, 44.0),
+    )  # fmt: skip
     times = {
         p: build_course(found, {1: 1}, ("validation_accuracy_pct", p))["time_to_target_s"]
         for p in (60, 90, 92, 99)
@@ -88,12 +85,9 @@ def test_the_first_validation_that_reaches_the_target_counts() -> None:
 
 def test_a_step_that_was_made_again_counts_as_made_again() -> None:
     found = lines(
-        train(1.0, 1),
-        validation(3.0, 20, 91.0, 22.0),
-        train(5.0, 11, attempt=2),
-        validation(6.0, 20, 89.0, 25.0, attempt=2),
-        validation(7.0, 30, 92.0, 36.0, attempt=2),
-    )
+        train(1.0, 1), validation(3.0, 20, 91.0, 22.0), train(5.0, 11, attempt=2),
+        validation(6.0, 20, 89.0, 25.0, attempt=2), validation(7.0, 30, 92.0, 36.0, attempt=2),
+    )  # fmt: skip
     assert build_course(found, {1: 1, 2: 1}, ("validation_accuracy_pct", 90))["time_to_target_s"] == 36.0
 
 

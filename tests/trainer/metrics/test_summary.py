@@ -50,11 +50,8 @@ RANKS = [
         peak_host_memory_gib=9.0,
         data_set_memory_gib=0.75,
         dtypes={
-            "parameters": ["float32"],
-            "gradients": ["bfloat16"],
-            "optimizer": ["float32"],
-            "reductions": ["bfloat16", "float32"],
-            "products": ["float32"],
+            "parameters": ["float32"], "gradients": ["bfloat16"], "optimizer": ["float32"],
+            "reductions": ["bfloat16", "float32"], "products": ["float32"],
         },
         training_memory={"peak_gib": 7.75, "peak_steps": [11, 20], "peak_phase": "backward"},
         wire_bytes_per_step=30.0,
@@ -67,7 +64,7 @@ RANKS = [
         wire_bytes_per_axis={"dp_replicate": 12.0, "tp": 1.0},
         training_memory={"peak_gib": 1.5, "peak_steps": [21, 30], "peak_phase": "forward"},
     ),
-]
+]  # fmt: skip
 
 
 def steps(*milliseconds: float, **counts: float) -> TimedSteps:

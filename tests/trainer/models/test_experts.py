@@ -72,9 +72,7 @@ def ep() -> Iterator[DeviceMesh]:
 
 
 @pytest.mark.parametrize(("travel", "dtype"), [(False, torch.float16), (True, torch.bfloat16)])
-def test_under_autocast_every_product_is_in_its_precision(
-    block: Any, dtype: torch.dtype, travel: bool, ep: DeviceMesh, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_autocast_every_product_is_in_its_precision(block, dtype, travel, ep, monkeypatch):
     exact = outcome(Experts(copy.deepcopy(block.experts)))
     products, sent = [], []
     compute, send = F.grouped_mm, expert.all_to_all

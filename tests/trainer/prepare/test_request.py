@@ -1,7 +1,4 @@
-"""What is asked for and cannot be is named by its option, all at once; who is at work; a rename that two want.
-
-Weights of torchvision come from a server that is a folder here.
-"""
+"""What is asked for and cannot be is named by its option, all at once; who is at work; a rename that two want."""
 
 import hashlib
 import json
@@ -177,8 +174,8 @@ def test_the_folder_of_weights_is_a_torch_home(tmp_path: Path, server: Path) -> 
 
 
 def test_a_file_of_other_content_leaves_nothing_and_one_that_is_not_there_is_data_missing(
-    tmp_path: Path, server: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, server, monkeypatch, capsys
+):
     (server / FILE).write_bytes(b"cut off")
     assert prepare_weights(tmp_path) == 1 and find_codes(capsys.readouterr().err) == ["SL-published-sha256"]
     assert not (tmp_path / "volume" / "_prepared" / "w").exists()
@@ -200,7 +197,5 @@ def test_a_file_of_other_content_leaves_nothing_and_one_that_is_not_there_is_dat
         (("vgg", "--model", "a/b"), "SL-prepare-arguments"),
     ],
 )
-def test_wrong_options_of_weights(
-    tmp_path: Path, server: Path, arguments, code: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_options_of_weights(tmp_path, server, arguments, code, capsys):
     assert prepare_weights(tmp_path, *arguments) == 2 and find_codes(capsys.readouterr().err) == [code]

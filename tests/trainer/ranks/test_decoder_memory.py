@@ -1,7 +1,4 @@
-"""What each rank holds, by formula, against the real module on the meta device and against counts by hand.
-
-No process but this one: torch's fake process group lets it be any rank of any number.
-"""
+"""What each rank holds, by formula, against the real module on the meta device and against counts by hand."""
 
 from stratlab_spec.layout.parallel_dims import resolve_layout
 from stratlab_spec.memory.model_state import describe_ranks

@@ -1,7 +1,4 @@
-"""One rank does not arrive: is it named, with what it was doing, before the collective's time-out ends the others?
-
-The ways in which ranks hang, and runs that are healthy and slow, twenty of each: tests/faults/test_hangs.py.
-"""
+"""One rank does not arrive: is it named, with what it was doing, before the collective's time-out ends the others?"""
 
 import json
 import time

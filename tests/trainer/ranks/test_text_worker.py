@@ -1,7 +1,4 @@
-"""The real worker on a language model: one data order, one start, one loss, and complete files.
-
-A pipeline and one process here, every strategy in tests/nightly/trainer/test_matrices.py.
-"""
+"""The real worker on a language model: one data order, one start, one loss, and complete files."""
 
 import functools
 import json

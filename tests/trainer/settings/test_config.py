@@ -121,13 +121,6 @@ def test_what_is_said_without_effect_is_taken():
     read(TRAINER_MODEL="qwen_tiny", TRAINER_DATASET="arithmetic", TRAINER_LOSS_CHUNK_TOKENS="512")
 
 
-def test_what_a_data_set_and_a_model_are_called_in_tables() -> None:
-    named = Config(run="r", dataset="cifar100", model="owner/name")
-    assert (named.dataset_name, named.model_name) == ("cifar100", "owner/name")
-    local = Config(run="r", dataset_path="/data/pets/", model_path="/data/net")
-    assert (local.dataset_name, local.model_name) == ("pets", "net")
-
-
 @pytest.mark.parametrize(
     ("setting", "value", "ours"),
     [

@@ -19,12 +19,11 @@ from stratlab_spec.settings.rules import (
     snapshot_problems,
     swapped_problems,
 )
-from stratlab_spec.settings.values import FAULTS, KINDS, Fault, rank_problems, read_faults
+from stratlab_spec.settings.values import FAULTS, rank_problems
 from tests.codes import find_codes, refuses
 from trainer.distributed.world import Precision
 from trainer.engines.deepspeed_config import ModelSizes, build_settings
 from trainer.engines.torch_engine import build_optimizer, optimizer_arguments
-from trainer.fault_injection import APPLY
 from trainer.launch import preflight
 from trainer.launch.batch_validation import check_run
 
@@ -70,12 +69,6 @@ def test_what_was_swapped_between_two_attempts_of_one_run():
     (named,) = swapped_problems(before, before | {"data_sha256": "d"}, config(dataset="cifar10"))
     assert "TRAINER_DATASET='cifar10'" in named
     assert swapped_problems(before, before, taught) == swapped_problems({}, before, taught) == []
-
-
-def test_faults_are_read():
-    assert KINDS.keys() == APPLY.keys() | {"slow"} and read_faults("") == []
-    found = read_faults("kill@37:1,disk-full@5!")
-    assert found == [Fault("kill", 37, 1, False), Fault("disk-full", 5, 0, True)]
 
 
 @pytest.mark.parametrize("fault", ["explode@3", "kill@0", "kill@3:x", "kill@3!!"])

@@ -30,9 +30,7 @@ def refuse(code: str, results: Path, teacher: str, **values) -> str:
 
 
 @pytest.mark.parametrize("student", [{}, {"model": "qwen_tiny"}])
-def test_a_run_that_its_comparison_does_not_hold_or_without_weights(
-    tmp_path: Path, monkeypatch, student
-) -> None:
+def test_a_run_that_its_comparison_does_not_hold_or_without_weights(tmp_path, monkeypatch, student):
     asked: list[str] = []
     monkeypatch.setattr(teacher_place, "_ask", asked.append)
     for run in ("ddp", "fsdp"):
@@ -75,15 +73,10 @@ def test_the_hub_is_asked_for_what_no_comparison_is_called(tmp_path: Path, monke
 TEN, THOUSAND = ([str(i) for i in range(count)] for count in (10, 1000))
 DIGITS = {"stratlab_model": "cnn", "class_names": TEN}
 WORDS = {
-    "model_type": "qwen2",
-    "hidden_size": 96,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "vocab_size": 320,
+    "model_type": "qwen2", "hidden_size": 96, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 320,
     "max_position_embeddings": 1024,
-}
+}  # fmt: skip
 
 
 def write(folder: Path, content: dict, weights: bool = True) -> Path:

@@ -37,9 +37,7 @@ from trainer.tasks.text_task import TextTask
         ({"dataset": "owner/words", "model": "owner/name", "task": "text"}, "text"),
     ],
 )
-def test_the_kind_follows_from_model_data_or_task(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], kind: str
-) -> None:
+def test_the_kind_follows_from_model_data_or_task(monkeypatch, settings, kind):
     opened: dict[str, tuple[object, ...]] = {}
     for name, place in (("text", "text_task.TextTask"), ("image", "image_task.ImageTask")):
         monkeypatch.setattr(f"trainer.tasks.{place}", lambda *given, name=name: opened.update({name: given}))

@@ -53,16 +53,6 @@ def test_ways_to_ask_one_question_stay_together(tmp_path):
     assert [len(split) for split in splits(tmp_path, numbered(100) + often).values()] == [900, 50, 50]
 
 
-def test_splits_that_are_there_are_used(tmp_path):
-    write_jsonl(tmp_path / "math" / "test.jsonl", numbered(7))
-    found = splits(tmp_path, numbered(100))
-    assert sorted(read(found["test"])) == [f"q{i}" for i in range(7)]
-    assert len(found["validation"]) == 10 and len(found["train"]) == 90
-    write_jsonl(tmp_path / "math" / "validation.jsonl", numbered(5))
-    found = splits(tmp_path, numbered(100))
-    assert {name: len(split) for name, split in found.items()} == {"train": 100, "validation": 5, "test": 7}
-
-
 def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     (tmp_path / "empty").mkdir()
@@ -229,12 +219,3 @@ def test_a_file_of_one_object_is_refused_with_a_command_that_cures_it(form, inde
     exec(cure[2], {})
     Path("train.json").unlink()
     assert {*texts_of(config)} == {(row["query"], row["response"]) for row in ROWS}
-
-
-def test_what_datasets_has_saved_is_read(tmp_path):
-    table = datasets.Dataset.from_list(ROWS)
-    table.save_to_disk(str(tmp_path / "saved"))
-    datasets.DatasetDict({"train": table}).save_to_disk(str(tmp_path / "split"))
-    for name in ("saved", "split"):
-        found = texts_of(text_config(tmp_path, dataset_path=str(tmp_path / name)))
-        assert sorted(found) == sorted((row["query"], row["response"]) for row in ROWS)

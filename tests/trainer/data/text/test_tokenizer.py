@@ -10,7 +10,7 @@ from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
 from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes, refuses
 from tests.trainer.data.text.token_caches import encode, text_config, write_jsonl
-from trainer.data.text.documents import ALTERED, CONTROL, CUT, EMPTY, LONG, REPLACED
+from trainer.data.text.documents import ALTERED, CONTROL
 from trainer.data.text.token_rows import text_problems
 from trainer.data.text.tokenizer import (
     build_byte_tokenizer,
@@ -84,17 +84,6 @@ def with_template(template):
     return tokenizer
 
 
-def test_a_document_is_the_chat_up_to_the_end_of_its_answer():
-    (document,) = ask([("1+1?", "2")])
-    prompt = [257, *b"user\n1+1?", 258, *b"\n", 257, *b"assistant\n"]
-    assert (
-        document.ids == [*prompt, *b"2", 258]
-        and document.learned.index(True) == len(prompt)
-        and not document.cut
-    )
-    assert ask([("", "a"), (None, "a"), ("q", None), (" ", "a"), ("q", "\n")]) == [None] * 5
-
-
 def test_long_documents_are_cut_and_those_without_a_label_left_out():
     around = len(ask([("q", "a")])[0].ids) - 3  # of the chat form before the answer
     whole, cut, brink, none = ask(
@@ -165,16 +154,6 @@ def test_control_tokens_in_texts_are_text(pair):
     assert pair[pair[0] == "q"] in tokenizer.decode(document.ids) and tally.counts[CONTROL] == 1
     again, later = encode([("q", "a")], tokenizer)
     assert again[0] == plain and not later.counts, "the tokenizer is left as it was"
-
-
-def test_what_is_left_out_or_cut_is_counted_by_its_cause():
-    pairs = [("q", "a"), ("q", None), ("", "a"), ("q" * 300, "a"), ("q", "a" * 50_000), ("caf\ufffd", "a")]
-    found, tally = encode(pairs, build_byte_tokenizer())
-    assert [document is None for document in found] == [False, True, True, True, False, False]
-    assert tally.counts == {EMPTY: 2, LONG: 1, CUT: 1, REPLACED: 1} and tally.documents == 6
-    assert tally.first == {EMPTY: 1, LONG: 3, CUT: 4, REPLACED: 5}
-    said = [*tally.describe("train")]
-    assert len(said) == 4 and said[0].startswith("train: 2 of 6 ") and said[0].endswith(" 1")
 
 
 def given(tmp_path: Path, thoughts: int) -> Any:

@@ -1,7 +1,4 @@
-"""`mode: check` in two pods, as their operator starts them: what the second one lacks is named, with its name.
-
-`python -m trainer.environment` on one machine: two processes; each lack alone: slow/, and test_judging.py.
-"""
+"""`mode: check` in two pods, as their operator starts them: what the second one lacks is named, with its name."""
 
 import json
 import os

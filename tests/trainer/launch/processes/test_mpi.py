@@ -1,6 +1,4 @@
-"""The MPI launcher on stand-ins for kubectl and mpirun (shell scripts), and a worker pod's first process. Real ones:
-tests/cluster.
-"""
+"""The MPI launcher on stand-ins for kubectl and mpirun (shell scripts), and a worker pod's first process."""
 
 import os
 import signal

@@ -40,10 +40,7 @@ def test_cut_parameters_stay_tied_and_frozen():
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_experts_on_several_ranks_answer_as_those_of_one_do(ranks):
-    """Tokens spread unevenly: some experts, and with 4 ranks whole ranks, get none.
-
-    The host waits once, for the sizes of what travels, in one copy; without a rank to travel to not at all.
-    """
+    """Tokens spread unevenly: some experts, and with 4 ranks whole ranks, get none."""
 
     def run() -> None:
 

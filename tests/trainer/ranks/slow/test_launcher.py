@@ -1,7 +1,4 @@
-"""What the launcher says of a rank that has failed.
-
-A call of the Python API leaves what the command leaves.
-"""
+"""What the launcher says of a rank that has failed."""
 
 import json
 import re
