@@ -30,11 +30,9 @@ TIER_NAMES = tuple(tier.name for tier in TIERS)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--tier",
-        action="append",
-        choices=TIER_NAMES,
+        "--tier", action="append", choices=TIER_NAMES,
         help="only tests of this tier (tests/tiers.py), may be repeated; without paths and tiers: fast",
-    )
+    )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:

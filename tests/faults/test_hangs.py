@@ -53,11 +53,9 @@ def slow_once(what: str) -> None:
 
     engines = (TorchEngine, DeepSpeedEngine)
     places = {
-        "train_step": engines,
-        "evaluate": engines,
-        "choose": (CheckpointFolder,),
+        "train_step": engines, "evaluate": engines, "choose": (CheckpointFolder,),
         "export_model": (export,),
-    }
+    }  # fmt: skip
     for owner in places[what]:
         whole, done = getattr(owner, what), []
 

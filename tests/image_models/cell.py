@@ -117,12 +117,10 @@ class Cell:
     def variables(self, results: Path) -> dict[str, str]:
         named = {f"TRAINER_{name.upper()}": str(value) for name, value in self.settings().items()}
         return named | {
-            "TRAINER_RUN": self.strategy,
-            "TRAINER_COMPARISON": self.model,
-            "TRAINER_RESULTS": str(results),
-            "STRATLAB_LAUNCHER": "test",
+            "TRAINER_RUN": self.strategy, "TRAINER_COMPARISON": self.model,
+            "TRAINER_RESULTS": str(results), "STRATLAB_LAUNCHER": "test",
             "LOCAL_WORLD_SIZE": str(self.per_node),
-        }
+        }  # fmt: skip
 
     def key(self, tree: str) -> str:
         """Changes with what is run, of which all that this module says is a part, and with the tree's state `tree`."""

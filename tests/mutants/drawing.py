@@ -228,12 +228,9 @@ def build_slip(number: int, file: str, text: str, place: Place) -> Slip:
     replacement = data[first : place.start] + place.new.encode() + data[place.end : last]
     return Slip(
         name=f"drawn-{number:02}",
-        says=f"{place.operator}: {_shorten(place.old)} is {_shorten(place.new)}",
-        file=file,
-        search=data[first:last].decode(),
-        replacement=replacement.decode(),
-        operator=place.operator,
-    )
+        says=f"{place.operator}: {_shorten(place.old)} is {_shorten(place.new)}", file=file,
+        search=data[first:last].decode(), replacement=replacement.decode(), operator=place.operator,
+    )  # fmt: skip
 
 
 def is_drawable(slip: Slip, text: str) -> bool:

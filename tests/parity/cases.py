@@ -161,11 +161,9 @@ class Case:
         return {
             "strategy": self.strategy,
             "micro_batch_size": GLOBAL_BATCH // (self.world_size * variant.accumulate),
-            **mesh_of(self.strategy, self.world_size),
-            **MODELS[self.model],
-            **variant.changes_result,
+            **mesh_of(self.strategy, self.world_size), **MODELS[self.model], **variant.changes_result,
             **variant.settings,
-        }
+        }  # fmt: skip
 
     def reference(self) -> Case:
         """One process, the whole batch at once, with nothing of what must not matter."""

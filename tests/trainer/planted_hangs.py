@@ -40,11 +40,9 @@ def read_what_never_comes() -> None:
 
 
 WAYS = {
-    "python": sleep_in_python,
-    "lock": keep_the_lock,
-    "stopped": stop_itself,
+    "python": sleep_in_python, "lock": keep_the_lock, "stopped": stop_itself,
     "data": read_what_never_comes,
-}
+}  # fmt: skip
 
 
 def plant(way: str, rank: int, step: int = FROM_STEP, place: str = "data") -> None:

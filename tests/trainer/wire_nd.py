@@ -83,20 +83,14 @@ def check_formula(case: Case, checkpoints: Path, measured: Path) -> None:
     for rank in range(case.world_size):
         found = json.loads((measured / f"{case.name} {rank}.json").read_text())
         work = Work(
-            shape,
-            axes,
-            axes.coordinates(rank)["pp"],
-            config.micro_batch_size,
-            SEQ_LEN,
+            shape, axes, axes.coordinates(rank)["pp"], config.micro_batch_size, SEQ_LEN,
             micro_batches=ROWS // axes.dp // config.micro_batch_size,
-            stages=count_stages(config, axes.pp),
-            sequence_parallel=layout.sequence_parallel,
-            cp_method=config.cp_method,
-            activation_checkpointing=config.activation_checkpointing,
+            stages=count_stages(config, axes.pp), sequence_parallel=layout.sequence_parallel,
+            cp_method=config.cp_method, activation_checkpointing=config.activation_checkpointing,
             accumulates_sharded=accumulates_sharded(config, axes.pp),
             reshards=reshards_after_forward(config, axes.pp),
             reduced_element=2 if config.reduce_dtype == "bf16" else 4,
-        )
+        )  # fmt: skip
         formula = decoder_traffic(work)
         assert _counts(found) == _counts(formula), f"rank {rank}"
         for name, axes_of in (("counted", found), ("formula", formula)):

@@ -25,12 +25,10 @@ def test_from_install_to_uninstall(labs: dict[str, Lab], place: str, tmp_path: P
 
 PODS = 8
 LAYOUTS = {
-    "llm-1d": {"dp_replicate": 8},
-    "llm-2d": {"pp": 2, "dp_shard": 4},
-    "llm-3d": {"pp": 2, "dp_shard": 2, "tp": 2},
-    "llm-4d": {"pp": 2, "dp_shard": 2, "tp": 2},
+    "llm-1d": {"dp_replicate": 8}, "llm-2d": {"pp": 2, "dp_shard": 4},
+    "llm-3d": {"pp": 2, "dp_shard": 2, "tp": 2}, "llm-4d": {"pp": 2, "dp_shard": 2, "tp": 2},
     "llm-5d": {"pp": 2, "dp_shard": 2, "tp": 2, "ep": 4},
-}
+}  # fmt: skip
 VALUES = {
     "run.nodes": PODS,
     "run.processesPerNode": 1,

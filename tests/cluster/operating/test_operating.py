@@ -30,11 +30,9 @@ SHORT: dict[str, Any] = {
     "run.config.lr_schedule": "constant",  # a cosine follows the length of the run, which then cannot be extended
 }
 LIMITED = SHORT | {
-    "run.nodes": 2,
-    "run.resources.limits.cpu": "500m",
-    "run.resources.requests.cpu": "100m",
+    "run.nodes": 2, "run.resources.limits.cpu": "500m", "run.resources.requests.cpu": "100m",
     "run.analysis.resources.limits.cpu": "1",
-}
+}  # fmt: skip
 TOOL = "limits.cpu=200m"
 HARD = "3400m"
 """Of limits.cpu: MLflow with 2, two workers, a waiter and a tool's pod. Beside an analysis that waits with 1 only one

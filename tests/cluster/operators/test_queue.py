@@ -36,11 +36,9 @@ def build_objects(namespace: str) -> list[dict[str, Any]]:
     objects = [build_object(kind, NAME, spec) | {"apiVersion": GROUP} for kind, spec in specs.items()]
     objects[-1]["metadata"]["namespace"] = namespace
     urgent = {
-        "apiVersion": GROUP,
-        "kind": "WorkloadPriorityClass",
-        "metadata": {"name": URGENT},
+        "apiVersion": GROUP, "kind": "WorkloadPriorityClass", "metadata": {"name": URGENT},
         "value": 100,
-    }
+    }  # fmt: skip
     return [*objects, urgent]
 
 

@@ -49,10 +49,8 @@ def build_job(
     labels = {"app.kubernetes.io/instance": name, "app.kubernetes.io/component": "training"}
     notes = {"stratlab/run-directory": f"/results/demo/{name}", "stratlab/processes": "1"}
     container: dict[str, Any] = {
-        "name": "pytorch",
-        "image": image or find_image(),
-        "command": ["sh", "-c", script],
-    }
+        "name": "pytorch", "image": image or find_image(), "command": ["sh", "-c", script],
+    }  # fmt: skip
     pod: dict[str, Any] = {"containers": [container], "terminationGracePeriodSeconds": 1}
     if restricted:
         container["securityContext"], pod["securityContext"] = RESTRICTED, USER

@@ -18,11 +18,9 @@ from tests.notebooks.cells import TWO_T4, read_cells
 STRATLAB = Path(sys.executable).with_name("stratlab")
 QUICKSTART = ROOT / "docs" / "start.md"
 SECTIONS = (
-    "1. Read the answer (5 minutes)",
-    "2. Look into a run (5 minutes)",
-    "3. Change one thing (10 minutes)",
-    "4. Use your own data and model (30 minutes)",
-)
+    "1. Read the answer (5 minutes)", "2. Look into a run (5 minutes)",
+    "3. Change one thing (10 minutes)", "4. Use your own data and model (30 minutes)",
+)  # fmt: skip
 FEWER = ("--set", "run.config.epochs=2", "--set", "run.config.profile_steps=3")
 
 

@@ -33,12 +33,10 @@ def fresh() -> dict[str, Any]:
     return {
         "model": {"w": torch.zeros(6)},
         "optimizer": {
-            "state.w.step": torch.tensor(0.0),
-            "param_groups.w.lr": 0.0,
-            "param_groups.w.betas": (),
+            "state.w.step": torch.tensor(0.0), "param_groups.w.lr": 0.0, "param_groups.w.betas": (),
         },
         "loss_scale": torch.zeros(2),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -113,22 +111,18 @@ def plant_metadata(saved: Path, content: Any) -> None:
     ("plant", "content", "code", "runs_in_torch"),
     [
         (
-            plant_metadata,
-            lambda path: Call(builtins.exec, f"open({str(path)!r}, 'w').close()"),
-            "metadata-refused",
-            True,
+            plant_metadata, lambda path: Call(builtins.exec, f"open({str(path)!r}, 'w').close()"),
+            "metadata-refused", True,
         ),
         (
-            plant_metadata,
-            lambda path: Call(torch.serialization._open_file, str(path), "w"),
-            "metadata-refused",
-            True,
+            plant_metadata, lambda path: Call(torch.serialization._open_file, str(path), "w"),
+            "metadata-refused", True,
         ),
         (partial(plant_entry, name="optimizer.param_groups.w.lr"), program, "value-not-plain", True),
         (partial(plant_entry, name="model.w"), program, "tensors-not-plain", False),
     ],
     ids=["a function", "a class that opens files", "a value", "a tensor"],
-)
+)  # fmt: skip
 def test_what_is_planted_is_refused_where_torch_would_run_it(
     saved, tmp_path, plant, content, code, runs_in_torch
 ):

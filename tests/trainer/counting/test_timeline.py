@@ -63,11 +63,9 @@ def test_room_for_all_gradients_at_once_has_a_window_of_its_own(size: int, at_on
     found = {name: moment.total for name, moment in timeline.windows(0).items()}
     assert found.pop(AT_ONCE, 0) == (900 + size if at_once else 0)
     assert found == {
-        "forward": 1200,
-        "backward, begin": 1200,
-        "backward": 900 if at_once else 1250,
+        "forward": 1200, "backward, begin": 1200, "backward": 900 if at_once else 1250,
         "backward, end": 400 if at_once else 350,
-    }
+    }  # fmt: skip
 
 
 def test_what_lies_in_host_memory_is_in_no_number_of_the_device():

@@ -174,16 +174,14 @@ def test_every_colour_operation_of_randaugment_does_what_pil_does():
     stored = coloured(32)
     image, more = Image.fromarray(stored[0].permute(1, 2, 0).numpy()), 1 + randaugment.BLEND
     expected = {
-        "identity": image,
-        "brightness": ImageEnhance.Brightness(image).enhance(more),
+        "identity": image, "brightness": ImageEnhance.Brightness(image).enhance(more),
         "colour": ImageEnhance.Color(image).enhance(more),
         "contrast": ImageEnhance.Contrast(image).enhance(more),
         "sharpness": ImageEnhance.Sharpness(image).enhance(more),
         "posterize": ImageOps.posterize(image, 7),
         "solarize": ImageOps.solarize(image, int(randaugment.SOLARIZE_FROM) + 1),
-        "autocontrast": ImageOps.autocontrast(image),
-        "equalize": ImageOps.equalize(image),
-    }
+        "autocontrast": ImageOps.autocontrast(image), "equalize": ImageOps.equalize(image),
+    }  # fmt: skip
     assert {*expected} == {*randaugment.OPERATIONS} - {*randaugment.GEOMETRIC}
     for place, name in enumerate(randaugment.OPERATIONS):
         which = (place + 0.5) / len(randaugment.OPERATIONS)

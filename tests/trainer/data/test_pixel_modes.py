@@ -78,11 +78,9 @@ def halves(left: bytes, right: bytes, times: int = EDGE // 2) -> bytes:
 
 
 ANIMATED = encode(
-    Image.new("RGB", (EDGE, EDGE), "red"),
-    "gif",
-    save_all=True,
+    Image.new("RGB", (EDGE, EDGE), "red"), "gif", save_all=True,
     append_images=[Image.new("RGB", (EDGE, EDGE), "blue")],
-)
+)  # fmt: skip
 BY_HAND = {
     "a transparent colour": (encode(draw("P", 1, 2), "gif", transparency=1), (WHITE, (10, 20, 250))),
     "alphas of a palette": (

@@ -90,12 +90,10 @@ def ranks(peak_gib: float, kept: dict | None = None, **held: float) -> list[dict
 
 HELD = {"parameters": 1.5, "master copies": 0.5, "optimizer state": 4.0}
 FORESEEN = {
-    "peak_gib": 10.0,
-    "workspace_gib": 0.0,
-    "at_most": False,
+    "peak_gib": 10.0, "workspace_gib": 0.0, "at_most": False,
     "causes_gib": HELD | {"gradients": 2.0, "activations": 1.5, "other": 0.5},
     "update_gib": HELD | {"gradients": 0.5, "gradient buckets": 1.5, "other": 0.2},
-}
+}  # fmt: skip
 
 
 def test_a_run_as_foreseen_is_not_marked():

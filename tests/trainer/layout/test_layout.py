@@ -38,20 +38,13 @@ def problems(chosen, processes, **changes):
 
 # (processes, dimensions) -> name, and what it lacks of what the dimensions promise; 5 is of the model with experts
 CHOSEN = {
-    (1, 1): ("dp1", ("data",)),
-    (2, 1): ("dp2x1", ()),
-    (2, 4): ("pp2", ("data", "tensor", "sequence")),
-    (2, 5): ("tp2+sp.ep2", ("data", "pipeline")),
-    (4, 2): ("pp2.dp2", ()),
-    (4, 4): ("pp2.tp2+sp", ("data",)),
-    (6, 3): ("pp2.dp3", ("tensor",)),
-    (6, 5): ("pp2.dp3", ("tensor", "sequence", "expert")),
-    (8, 3): ("pp2.dp2.tp2", ()),
-    (8, 4): ("pp2.dp2.tp2+sp", ()),
-    (8, 5): ("pp2.dp2.tp2+sp.ep4", ()),
-    (16, 4): ("pp2.dp2.cp2.tp2+sp", ()),
-    (16, 5): ("pp2.dp2.cp2.tp2+sp.ep8", ()),
-}
+    (1, 1): ("dp1", ("data",)), (2, 1): ("dp2x1", ()), (2, 4): ("pp2", ("data", "tensor", "sequence")),
+    (2, 5): ("tp2+sp.ep2", ("data", "pipeline")), (4, 2): ("pp2.dp2", ()),
+    (4, 4): ("pp2.tp2+sp", ("data",)), (6, 3): ("pp2.dp3", ("tensor",)),
+    (6, 5): ("pp2.dp3", ("tensor", "sequence", "expert")), (8, 3): ("pp2.dp2.tp2", ()),
+    (8, 4): ("pp2.dp2.tp2+sp", ()), (8, 5): ("pp2.dp2.tp2+sp.ep4", ()),
+    (16, 4): ("pp2.dp2.cp2.tp2+sp", ()), (16, 5): ("pp2.dp2.cp2.tp2+sp.ep8", ()),
+}  # fmt: skip
 
 
 def test_auto_chooses_by_processes_and_dimensions():

@@ -36,15 +36,11 @@ class Nvml:
 
     def __init__(self, **changed: object) -> None:
         answers = {
-            "Init": None,
-            "DeviceGetHandleByUUID": "handle",
-            "DeviceGetUtilizationRates": SimpleNamespace(gpu=50, memory=20),
-            "DeviceGetTemperature": 60,
-            "DeviceGetPowerUsage": 412_500,
-            "DeviceGetClockInfo": 1755,
-            "DeviceGetEnforcedPowerLimit": 700_000,
-            "DeviceGetCurrentClocksThrottleReasons": 0,
-        }
+            "Init": None, "DeviceGetHandleByUUID": "handle",
+            "DeviceGetUtilizationRates": SimpleNamespace(gpu=50, memory=20), "DeviceGetTemperature": 60,
+            "DeviceGetPowerUsage": 412_500, "DeviceGetClockInfo": 1755,
+            "DeviceGetEnforcedPowerLimit": 700_000, "DeviceGetCurrentClocksThrottleReasons": 0,
+        }  # fmt: skip
         for name, answer in (answers | changed).items():
             setattr(self, f"nvml{name}", lambda *asked, name=name, answer=answer: self._tell(asked, answer))
         self.asked: list[object] = []

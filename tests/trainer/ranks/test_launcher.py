@@ -52,11 +52,9 @@ def start_pod(results: Path, index: int, port: int, python: str = "", **more: st
     }
     return subprocess.Popen(
         [python or find_python(), "-m", "trainer"],
-        env=environment(results, **ONE, **rendezvous, **more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+        env=environment(results, **ONE, **rendezvous, **more), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
 
 
 def write_starts(folder: Path, *starts: tuple[float, int, int | None]) -> None:

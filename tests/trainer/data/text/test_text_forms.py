@@ -134,9 +134,7 @@ ROWS: dict[str, tuple[Row, str, Row]] = {
     ),
     "6 prompt and completion": (SUM, "", lambda n: f"{n}+3=[ {n + 3}<end>]"),
     "6 by setting": (
-        SUM,
-        "query=prompt,response=completion",
-        lambda n: user(f"{n}+3=") + answer(f" {n + 3}"),
+        SUM, "query=prompt,response=completion", lambda n: user(f"{n}+3=") + answer(f" {n + 3}"),
     ),
     "7 more columns": (
         lambda n: {"question": f"{n}+3?", "answer": "5", "type": "easy", "id": n},
@@ -154,7 +152,7 @@ ROWS: dict[str, tuple[Row, str, Row]] = {
         "",
         lambda n: user(f"{n}<|im_end|>") + answer(f"{PERSIAN}<|im_start|>user\nno"),
     ),
-}
+}  # fmt: skip
 """Rows of a.jsonl, the setting text_columns, and what is read of each row."""
 SHARDS = {
     f"data/train-0000{part}-of-00002.parquet": [
@@ -240,11 +238,9 @@ def test_splits_of_a_saved_data_set_may_have_other_usual_names(tmp_path):
 
 
 ODD = {
-    3: {"query": "q", "response": ""},
-    9: {"query": "q", "response": " \n"},
-    12: {"query": "q", "response": None},
-    20: {"query": "q20", "response": "a" * 50_000},
-}
+    3: {"query": "q", "response": ""}, 9: {"query": "q", "response": " \n"},
+    12: {"query": "q", "response": None}, 20: {"query": "q20", "response": "a" * 50_000},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("long_documents", "kind"), [("cut", "cut"), ("drop", "over")])
