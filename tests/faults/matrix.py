@@ -43,10 +43,9 @@ SENDER = "trainer/processes/test_mlflow.py::"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
-        "F1", "a rank is killed, or all of them", "kill -9, real launcher, 2 ranks; five times at random moments",
-        "the attempt ends with 137 at once, the next one goes on from the newest checkpoint; losses and weights as if "
-        "nothing had been",
-        ("faults/test_pods_lost.py::test_a_rank_is_killed", "faults/test_killed_five_times.py"),
+        "F1", "a rank is killed", "kill -9, real launcher, 2 ranks",
+        "the attempt ends with 137 at once, the next one goes on from the newest checkpoint; losses as undisturbed",
+        ("faults/test_pods_lost.py::test_a_rank_is_killed",),
     ),
     Fault(
         "F2", "the same fault at every start", "a ledger of three starts, real launcher", "given up with 14",
@@ -69,14 +68,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "F6", "a pod is told to stop", "SIGTERM at 20 random moments, twice each time, real launcher",
-        "a checkpoint of the last step, 143 within the grace period, no step lost in 20 of 20; stopped five times, the "
-        "run is as if it never had been",
-        ("faults/test_sigterm.py::test_no_step_is_lost_whenever_the_signal_comes", "faults/test_killed_five_times.py"),
+        "a checkpoint of the last step, 143 within the grace period, no step lost in 20 of 20",
+        ("faults/test_sigterm.py::test_no_step_is_lost_whenever_the_signal_comes",),
     ),
     Fault(
-        "F7", "killed while it saves", "kill -9 of all ranks, 200 times, state of 200 MB, 150 before COMMIT at least",
+        "F7", "killed while it saves", "one of two ranks ends before it hashes, before the commit, at it, at pruning",
         "the newest committed checkpoint is whole, and loads, after every one",
-        (ALONE + "test_the_newest_committed_checkpoint_loads_after_every_kill",),
+        (STORE + "test_a_crash_anywhere_costs_at_most_the_newest_checkpoint",),
     ),
     Fault(
         "F8", "a checkpoint is damaged", "each file cut, flipped, emptied, taken away", "found; the older one is taken",

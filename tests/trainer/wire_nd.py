@@ -17,20 +17,7 @@ from tests.trainer.wire_formulas_nd import Work, decoder_traffic
 
 RECOMPUTED = {"activation_checkpointing": "blocks"}
 CASES = (
-    Case("tied", "dp2", micro=2),
-    Case("tied", "dp2", micro=2, settings={"accumulate": "whole", "reshard_after_forward": "off"}),
-    Case("untied", "rep2.dp2", settings={"reduce_dtype": "bf16", "prefetch_blocks": 2}),
-    Case("untied", "cp2", settings={"activation_checkpointing": "every_2"}),
-    Case("tied", "tp2", settings={"activation_checkpointing": "selective"}),
     Case("tied", "rep2.dp2"),
-    Case("tied", "tp2", micro=4),
-    Case("untied", "tp2+sp"),
-    Case("tied", "tp2+sp", settings=RECOMPUTED),
-    Case("tied", "tp2", settings=RECOMPUTED),
-    Case("tied", "cp2", packed=True),
-    Case("tied", "cp2", settings={"cp_method": "allgather"} | RECOMPUTED),
-    Case("tied", "pp2", micro=2),
-    Case("8 layers", "pp2", micro=2, settings={"pp_schedule": "interleaved1f1b"}),
     Case("tied", "cp2.dp2", settings=RECOMPUTED),
     Case("tied", "dp2.tp2+sp", packed=True),
     Case("moe", "dp4.ep4"),

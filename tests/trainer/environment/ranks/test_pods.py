@@ -59,19 +59,6 @@ def test_a_healthy_machine_lacks_nothing(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new" / "_environment").iterdir()] == ["check.json"], "swept"
 
 
-def test_the_table_of_one_process_has_what_to_do(tmp_path: Path) -> None:
-    command = [find_python(), "-m", "trainer.environment", "--accelerator", "nvidia.com/gpu"]
-    env = without_settings(PYTHONPATH=str(ROOT))
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1, done.stderr
-    (row,) = [line for line in done.stdout.splitlines() if line.startswith("problem ")]
-    assert row.split()[1] == "devices" and " -> " in done.stdout and len(find_codes(row)) == 1
-    assert (tmp_path / "results" / "runs" / "_environment").is_dir()
-    wrong_setting = [*command[:3], "--results", str(tmp_path), "--least-gb-per-s", "fast"]
-    done = subprocess.run(wrong_setting, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "--least-gb-per-s='fast'" in done.stderr, done.stderr
-
-
 CHECK = {"TRAINER_MODE": "check", "TRAINER_COLLECTIVE_TIMEOUT_S": "120"}
 
 

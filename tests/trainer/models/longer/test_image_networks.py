@@ -1,7 +1,6 @@
 """Every image network by its name: size, operations, blocks, its published weights, and the head by class names."""
 
 import json
-import re
 from pathlib import Path
 from urllib.error import URLError
 
@@ -65,17 +64,6 @@ def test_every_name_is_a_network_of_its_own():
     assert {*MODELS} == {*VIT, *NETWORKS, *FINETUNED_NETWORKS, *TEXT_MODELS}
     kinds = [type(build(name, empty=True)) for name, row in NETWORKS.items() if row.builder]
     assert len(kinds) == len({*kinds}) > 2
-
-
-def test_the_page_names_each_network_and_no_other():
-    text, named = Path("docs/models.md").read_text(), list[str]()
-    for title, column in (("Models", 1), ("Decoders", 2)):
-        section = text.split(f"\n## {title}\n")[1].split("\n## ")[0]
-        cells = [row.split("|")[column] for row in section.splitlines() if row.startswith("|")]
-        named += [
-            name for cell in cells[2:] for names in re.findall("`([^`]+)`", cell) for name in names.split()
-        ]
-    assert sorted(name for name in named if name not in ("owner/name", "model_path")) == sorted(MODELS)
 
 
 @pytest.mark.parametrize("name", ["vit_tiny", *NETWORKS])
