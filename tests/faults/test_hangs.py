@@ -74,7 +74,6 @@ HEALTHY = [("train_step", "zero3"), ("evaluate", "fsdp"), ("choose", "zero2"), (
 @pytest.mark.parametrize(("what", "strategy"), HEALTHY)
 def test_a_healthy_run_that_takes_long_raises_no_alarm(tmp_path, what, strategy):
     def be_worker() -> None:
-
         slow_once(what)
         raise SystemExit(run_worker())
 

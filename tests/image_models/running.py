@@ -110,7 +110,6 @@ def _train(cell: Cell, results: Path) -> str:
 
 
 def _be_worker() -> None:
-
     raise SystemExit(run_worker())
 
 

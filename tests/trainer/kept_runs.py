@@ -22,7 +22,6 @@ def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
 
 
 def be_worker() -> None:
-
     raise SystemExit(run_worker())
 
 
@@ -40,8 +39,9 @@ def train(
     return results / "default" / strategy
 
 
-def lines(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+def lines(folder: Path, kind: str = "") -> list[dict]:
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if kind in ("", line["kind"])]
 
 
 def read(folder: Path, name: str) -> dict:

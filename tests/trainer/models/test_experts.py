@@ -10,7 +10,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stratlab_spec.models.decoder_presets import SHAPES
 from trainer.measuring.held_tensors import local_part
@@ -106,24 +105,6 @@ def test_answers_in_16_bits_are_added_up_in_fp32() -> None:
     assert wanted[0, 0] > 1.015
     for found in (add_answers(answers, places), add_answers(answers, places, shares)):
         assert torch.equal(found, wanted)
-
-
-WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::bincount", "aten::item", "aten::masked_select"}
-"""Operators whose answer the host needs, or whose result is as large as what they find on the device."""
-
-
-class Waits(TorchDispatchMode):
-    """Which operators would make the host wait for its device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, given = func._schema.name, kwargs or {}
-        if name in WAITS or (name == "aten::repeat_interleave" and given.get("output_size") is None):
-            self.found.append(name)
-        return func(*args, **given)
 
 
 @pytest.mark.parametrize("scaled", [True, False])

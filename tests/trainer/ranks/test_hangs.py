@@ -36,7 +36,6 @@ def train(
     """(the watchdog, the ranks' ends, seconds) of a run with a planted hang, or without one."""
 
     def be_worker() -> None:
-
         if hang:
             plant(**hang)
         raise SystemExit(run_worker())

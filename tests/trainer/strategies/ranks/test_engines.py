@@ -111,7 +111,6 @@ def test_bf16_native_is_the_strategys_own_recipe(tmp_path):
 
 def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale():
     def run() -> None:
-
         dist.init_process_group("gloo")
         rank = dist.get_rank()
         for strategy in ("ddp", "fsdp", "zero2", "zero3"):

@@ -159,7 +159,6 @@ def test_of_getattr_only_the_stages_are_read(protocol, tmp_path):
 
 def test_a_state_is_written_as_plain_values_or_not_at_all():
     def look() -> None:
-
         from trainer.engines.deepspeed_checkpoint import as_plain
 
         class Stage(IntEnum):
