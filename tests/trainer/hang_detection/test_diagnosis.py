@@ -127,3 +127,8 @@ def test_what_has_ended_is_not_under_way(monkeypatch, ended, entries, found):
 def test_a_wait_for_what_rank_0_does_by_itself_is_a_wait() -> None:
     assert Frame(rank_zero_task.__file__, 93, "_wait").is_wait
     assert not Frame(witness.__file__, 80, "run").is_wait
+
+
+def test_of_ranks_that_wait_for_each_other_eight_are_described():
+    verdict = judge([waiting(rank, pending=[f"gloo:all_reduce {rank} of a"]) for rank in range(9)], 9)
+    assert verdict.ranks == [] and "rank 7:" in verdict.sentence and "rank 8:" not in verdict.sentence
