@@ -17,7 +17,7 @@ from tests.trainer.checkpoint.test_folder import STATE
 from tests.trainer.runs import make_world
 from trainer.checkpoint import attempt as attempts
 from trainer.checkpoint.attempt import deal
-from trainer.checkpoint.state import ShardedStaging, Staging
+from trainer.checkpoint.state import ShardedStaging
 from trainer.checkpoint.store import Checkpoints, find_grace_problem, is_better
 from trainer.checkpoint.writing import load_random_state, random_state, rank_file, save_random_state
 
@@ -123,26 +123,6 @@ def test_a_planted_call_is_refused_by_the_name_of_its_file(tmp_path):
     assert not (tmp_path / "ran").exists()
     torch.load(rank_file(tmp_path, 0), weights_only=False)
     assert (tmp_path / "ran").exists(), "what is guarded against happens without the guard"
-
-
-TENSORS = (
-    torch.arange(7, dtype=torch.float32),
-    torch.arange(12, dtype=torch.float32).view(3, 4).t(),  # not in the order of its memory
-    torch.tensor(3.5, dtype=torch.float64),
-    torch.tensor([True, False, True]),
-    torch.arange(5).to(torch.bfloat16),
-    torch.empty(0, 3),
-    torch.randn(2, 3, dtype=torch.complex64),
-)
-
-
-def test_copies_are_equal_and_do_not_change_with_what_was_copied():
-    given = [tensor.clone() if tensor.is_contiguous() else tensor for tensor in TENSORS]
-    copies = Staging().copy(given)
-    for tensor, copy in zip(TENSORS, copies, strict=True):
-        assert copy.dtype == tensor.dtype and torch.equal(copy, tensor)
-    given[0].zero_()
-    assert copies[0].tolist() == list(range(7))
 
 
 def test_what_is_saved_at_a_stop_is_waited_for(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes, refuses
 from tests.trainer.data.pictures import ABC, BROKEN, TEXT, opened, pngs, save, table, write
-from trainer.data import image_checks as opening
 from trainer.data.columns import ColumnNames, _judge, read_labels
 from trainer.data.image_checks import check_held_out, scale_problem
 from trainer.data.images import SPLIT_SEED
@@ -110,14 +109,6 @@ def test_broken_pictures_that_are_held_out_are_found_before_a_step(tmp_path):
     contents = pngs(100)
     contents[inside] = BROKEN
     assert f"train sample {inside}" in refused(lay(tmp_path / "e", train=contents), test_alone=True)
-
-
-def test_above_what_a_run_opens_it_says_so_unless_the_folder_was_prepared(tmp_path, monkeypatch):
-    monkeypatch.setattr(opening, "AT_ONCE", 30)
-    test = pngs(40, 100)
-    test[29] = BROKEN
-    data = opened(lay(tmp_path / "d", train=pngs(40), test=test))
-    assert len(check_held_out(data)) == 1 and check_held_out(data, prepared=True) == []
 
 
 def test_test_pictures_that_are_learnt_too_are_counted(tmp_path):

@@ -30,18 +30,11 @@ def test_the_environment_wins_over_the_file_and_set_over_both(file: Path) -> Non
 
 
 def test_a_run_without_a_name_is_called_as_its_chart(file: Path, tmp_path: Path) -> None:
-    found, said = build_environment(["--config", str(file)], {})
-    assert found["TRAINER_RUN"] == "ddp" and "results/runs/default/ddp" in said[-1]
-    (tmp_path / "results/runs/default/ddp").mkdir(parents=True)
-    assert build_environment(["--config", str(file)], {})[0]["TRAINER_RUN"] == "ddp"
-    for typed, name in (
-        ("strategy=null", "single"),
-        ("dimensions=3", "ddp"),
-        ("lora_rank=8", "ddp"),
-        ("strategy=nd", "llm-1d"),
-    ):
-        found, _ = build_environment(["--config", str(file), "--set", typed], {})
-        assert found["TRAINER_RUN"] == name, typed
+    names = {"strategy=null": "single", "dimensions=3": "ddp", "lora_rank=8": "ddp", "strategy=nd": "llm-1d"}
+    for typed, name in ({"seed=4": "ddp"} | names).items():
+        found, said = build_environment(["--config", str(file), "--set", typed], {})
+        assert found["TRAINER_RUN"] == name and f"results/runs/default/{name}" in said[-1], typed
+        (tmp_path / f"results/runs/default/{name}").mkdir(parents=True, exist_ok=True)
 
 
 def test_several_machines_must_be_given_one_name(file: Path) -> None:

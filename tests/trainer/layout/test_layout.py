@@ -183,11 +183,16 @@ def test_a_broken_rule_says_what_would_work(asked, processes, code, named):
     assert find_codes(found) == [code] and all(name in found for name in named), found
 
 
-def test_replicas_of_shards_follow_the_nodes():
-    hsdp = of("hsdp")
-    assert resolve_axes(hsdp, 8, processes_per_node=4) == Axes(dp_replicate=2, dp_shard=4)
-    assert resolve_axes(hsdp, 4, processes_per_node=1) == Axes(dp_replicate=4, dp_shard=1)
-    assert resolve_axes(hsdp, 4) == Axes(dp_replicate=1, dp_shard=4)
-    assert resolve_axes(of("hsdp", dp_shard=2), 8, processes_per_node=4) == Axes(dp_replicate=4, dp_shard=2)
-    twice = of("hsdp", dp_replicate=2)
-    assert resolve_axes(twice, 8, processes_per_node=8) == Axes(dp_replicate=2, dp_shard=4)
+@pytest.mark.parametrize(
+    ("degrees", "processes", "per_node", "axes"),
+    [
+        ({}, 8, 4, (2, 4)),
+        ({}, 4, 1, (4, 1)),
+        ({}, 4, 0, (1, 4)),
+        ({"dp_shard": 2}, 8, 4, (4, 2)),
+        ({"dp_replicate": 2}, 8, 8, (2, 4)),
+    ],
+)
+def test_replicas_of_shards_follow_the_nodes(degrees, processes, per_node, axes):
+    found = resolve_axes(of("hsdp", **degrees), processes, processes_per_node=per_node)
+    assert found == Axes(dp_replicate=axes[0], dp_shard=axes[1])

@@ -20,22 +20,31 @@ from stratlab_spec.settings.library_rules import (
 from tests.codes import find_codes
 
 
+def put_programs(folder: Path, *names: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
 @pytest.fixture
 def machine(tmp_path):
     """A folder for programs, and one with Python's headers."""
-    for name in ("bin", "include"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "include" / "Python.h").write_text("")
+    (put_programs(tmp_path / "include") / "Python.h").write_text("")
     return tmp_path
 
 
 def said(machine, *programs: str, gpu: bool, env: dict[str, str] | None = None, **settings) -> list[str]:
-    for name in programs:
-        (machine / "bin" / name).write_text("#!/bin/sh\n")
-        (machine / "bin" / name).chmod(0o755)
+    env = {"PATH": str(put_programs(machine / "bin", *programs))} | (env or {})
     config = Config(**{"run": "try", "compile": True} | settings)
-    env = {"PATH": str(machine / "bin")} | (env or {})
     return compile_problems(config, env, gpu=gpu, headers=machine / "include")
+
+
+@pytest.fixture
+def env(tmp_path):
+    tools = put_programs(tmp_path / "bin", "c++", "nvcc", "ninja")
+    return {"PATH": str(tools), "HOME": str(tmp_path)}
 
 
 @pytest.mark.parametrize(
@@ -68,16 +77,6 @@ def test_recomputed_blocks_that_cannot_be_compiled_are_refused_with_the_reason(r
     assert refused(tp=2) == ["SL-compile-tp"] * (recomputed == "blocks")
     eager = config.model_copy(update={"compile": False})
     assert list(refused_compositions(eager, experts=True, cp=2, tp=2)) == []
-
-
-@pytest.fixture
-def env(tmp_path):
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name in ("c++", "nvcc", "ninja"):
-        (tools / name).write_text("#!/bin/sh\n")
-        (tools / name).chmod(0o755)
-    return {"PATH": str(tools), "HOME": str(tmp_path)}
 
 
 def codes(env: dict[str, str], *, world_size=4, per_node=2, gpu=True, **settings) -> list[str]:

@@ -18,7 +18,7 @@ import transformers
 
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import refuses
-from tests.trainer.data.text.token_caches import build, find_documents, text_config
+from tests.trainer.data.text.token_caches import build, find_documents, put, text_config
 from trainer.data.text.documents import Tally, encode_texts
 from trainer.data.text.text_source import check_given, load_texts
 from trainer.data.text.token_rows import IGNORED
@@ -54,18 +54,6 @@ def read(config: Config, tokenizer: Any = None) -> tuple[dict[str, list[str]], T
 
 def every(splits: dict[str, list[str]]) -> list[str]:
     return [document for documents in splits.values() for document in documents]
-
-
-def put(folder: Path, files: dict[str, Any]) -> Path:
-    """The folder, or the only file; rows become parquet."""
-    for name, content in files.items():
-        path = folder / "data" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, list):
-            datasets.Dataset.from_list(content).to_parquet(str(path))
-        else:
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return folder / "data" / (next(iter(files)) if len(files) == 1 else "")
 
 
 def lines(row: Row, first: int = 0, count: int = COUNT) -> str:

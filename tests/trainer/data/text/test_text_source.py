@@ -4,6 +4,7 @@ import gzip
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import refuses
-from tests.trainer.data.text.token_caches import text_config, write_jsonl
+from tests.trainer.data.text.token_caches import put, text_config, write_jsonl
 from trainer.data.text.text_source import check_given, load_texts
 
 
@@ -72,23 +73,11 @@ LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
 CSV = 'query,response\r\n"Say ""hi"", please\r\nnow",hi\r\n'
 BOM = b"\xef\xbb\xbf"
 
-Files = dict[str, bytes | str | None]
 
-
-def place(tmp_path: Path, files: Files) -> Path:
-    """A file by its name, or the folder f where names begin with it; None = parquet."""
-    for name, content in files.items():
-        path = tmp_path / "data" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if content is None:
-            datasets.Dataset.from_list(ROWS).to_parquet(str(path))
-        else:
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return tmp_path / "data" / next(iter(files)).split("/")[0]
-
-
-def config_of(tmp_path: Path, files: Files):
-    return text_config(tmp_path, dataset_path=str(place(tmp_path, files)))
+def config_of(tmp_path: Path, files: dict[str, Any]):
+    """Of a file by its name, or the folder f where names begin with it; None = parquet."""
+    put(tmp_path, {name: ROWS if content is None else content for name, content in files.items()})
+    return text_config(tmp_path, dataset_path=str(tmp_path / "data" / next(iter(files)).split("/")[0]))
 
 
 def texts_of(config) -> list[tuple[str, str]]:

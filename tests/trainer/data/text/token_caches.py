@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import datasets
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,6 +47,18 @@ def encode(
     tally, config = Tally(), text_config(Path(), seq_len=seq_len)
     found = encode_texts(Texts(read, np.arange(len(pairs)), BUILT_IN, "pairs"), tokenizer, config, tally)
     return [documents[0] if documents else None for documents in found], tally
+
+
+def put(folder: Path, files: dict[str, Any]) -> Path:
+    """The folder `data` with these files, or the only file; rows become parquet."""
+    for name, content in files.items():
+        path = folder / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, list):
+            datasets.Dataset.from_list(content).to_parquet(str(path))
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder / "data" / (next(iter(files)) if len(files) == 1 else "")
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:

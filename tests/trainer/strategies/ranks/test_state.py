@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from stratlab_spec.settings.config import ConfigError
 from tests.ranks import run_ranks
+from tests.trainer.checkpoint.test_dcp_files import Call
 from tests.trainer.older_python import pickle_enums_by_name
 from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
@@ -66,14 +67,6 @@ def test_a_resumed_run_is_the_same_run_bitwise(tmp_path):
     for strategy in strategies:
         whole, resumed = (read(tmp_path / f"{strategy} {name}") for name in ("whole", "resumed"))
         assert largest_difference(whole, resumed) == 0.0, strategy
-
-
-class Call:
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.call = function, arguments
-
-    def __reduce__(self) -> Any:
-        return self.call
 
 
 @pytest.fixture(scope="module")
