@@ -100,23 +100,18 @@ def test_a_run_as_foreseen_is_not_marked():
     found = compare_forecast(FORESEEN, 10.4, ranks(10.9, rest=2.4))
     assert found["forecast_memory_gib"] == 10.0 and found["forecast_memory_deviates"] is None
     assert found["forecast_memory_error_pct"] == pytest.approx(-3.846, abs=1e-3)
-    assert found["forecast_parameters_error_gib"] == 0 and found["forecast_rest_error_gib"] == pytest.approx(
-        -0.4
-    )
+    assert found["forecast_parameters_error_gib"] == 0
+    assert found["forecast_rest_error_gib"] == pytest.approx(-0.4)
 
 
 def test_cublas_own_room_lies_in_the_allocator_s_count():
-    small = {
-        name: {cause: gib / 100 for cause, gib in FORESEEN[name].items()}
-        for name in FORESEEN
-        if "causes" in name
-    }
-    small |= {"update_gib": {cause: gib / 100 for cause, gib in FORESEEN["update_gib"].items()}}
+    parts = ("causes_gib", "update_gib")
+    small = {name: {cause: gib / 100 for cause, gib in FORESEEN[name].items()} for name in parts}
     forecast = {**FORESEEN, **small, "peak_gib": 0.1, "workspace_gib": 0.0625}
     held = {"parameters": 0.02, "gradients": 0.02, "optimizer": 0.04}
     found = compare_forecast(forecast, 0.165, ranks(0.2, **held))
     assert found["forecast_memory_gib"] == pytest.approx(0.1625) and found["forecast_memory_deviates"] is None
-    assert sum([gib for name, gib in found.items() if name.endswith("_error_gib")]) == pytest.approx(-0.0025)
+    assert sum(gib for name, gib in found.items() if name.endswith("_error_gib")) == pytest.approx(-0.0025)
     without = compare_forecast({**forecast, "workspace_gib": 0.0}, 0.165, ranks(0.2, **held))
     assert without["forecast_memory_deviates"] == "rest"
     assert compare_forecast(forecast, None, [])["forecast_memory_gib"] == 0.1, "on a CPU there is none"

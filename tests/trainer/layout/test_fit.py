@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -69,38 +70,26 @@ def test_the_check_before_the_ranks_asks(tmp_path: Path, monkeypatch: pytest.Mon
     assert not [*tmp_path.iterdir()], "nothing was tokenised"
 
 
-class Nvml:
+def nvml(knows_reserved: bool) -> Mock:
     """The library of a driver with one H100: with its newer answer, or with the old one alone."""
+    old = SimpleNamespace(total=85_520_809_984)
+    new = SimpleNamespace(total=85_520_809_984, reserved=503_316_480)
 
-    nvmlMemory_v2 = 2
-    NVMLError = RuntimeError
+    def tell(handle: int, version: int | None = None) -> SimpleNamespace:
+        if version and not knows_reserved:
+            raise RuntimeError("Function Not Found")
+        return new if version else old
 
-    def __init__(self, knows_reserved: bool) -> None:
-        self._knows_reserved = knows_reserved
-
-    def nvmlInit(self) -> None: ...
-
-    def nvmlShutdown(self) -> None: ...
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> SimpleNamespace:
-        if version and not self._knows_reserved:
-            raise self.NVMLError("Function Not Found")
-        found = SimpleNamespace(total=85_520_809_984)
-        return SimpleNamespace(**vars(found), reserved=503_316_480) if version else found
+    told = {"nvmlDeviceGetCount.return_value": 1, "nvmlDeviceGetMemoryInfo.side_effect": tell}
+    return Mock(nvmlMemory_v2=2, NVMLError=RuntimeError, **told)
 
 
 @pytest.mark.parametrize(
-    ("nvml", "usable"), [(Nvml(True), 85_017_493_504), (Nvml(False), 85_520_809_984), (None, None)]
+    ("driver", "usable"), [(nvml(True), 85_017_493_504), (nvml(False), 85_520_809_984), (None, None)]
 )
-def test_what_the_driver_keeps_is_nobody_s(nvml: Nvml | None, usable: int | None, monkeypatch) -> None:
+def test_what_the_driver_keeps_is_nobody_s(driver, usable, monkeypatch):
     """Figures of an H100; torch saw 85,017,493,504 bytes there."""
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
     assert largest_device_bytes() == usable
 
 

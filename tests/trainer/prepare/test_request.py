@@ -79,32 +79,19 @@ def test_the_highest_number_owns_and_the_one_below_notices(tmp_path: Path) -> No
     assert not tmp_path.exists() and observe(tmp_path, None, 0.0, 60.0) is None
 
 
+PAIR = {"query": "a", "response": "b"}
+SHORT = [PAIR | {"query": f"{i}"} for i in range(20)]
+LONG = [PAIR | {"query": "q" * 20 + str(i)} for i in range(20)]
+
+
 @pytest.mark.parametrize(
     ("rows", "more", "code", "named", "cause"),
     [
         ([{"first": "a", "second": "b"}], {}, 2, "--text-columns", "SL-text-form-unknown"),
-        (
-            [{"query": "a", "response": "b"}],
-            {"--text-columns": "query=q"},
-            2,
-            "--text-columns",
-            "SL-option-value",
-        ),
+        ([PAIR], {"--text-columns": "query=q"}, 2, "--text-columns", "SL-option-value"),
         (None, {}, 3, "--dataset", "SL-text-data-absent"),
-        (
-            [{"query": f"{i}", "response": "b"} for i in range(20)],
-            {"--tokenize": "/none"},
-            3,
-            "--tokenize",
-            "SL-tokenizer-folder-absent",
-        ),
-        (
-            [{"query": "q" * 20 + str(i), "response": "b"} for i in range(20)],
-            {"--seq-len": "8"},
-            2,
-            "--seq-len",
-            "SL-seq-len-too-short",
-        ),
+        (SHORT, {"--tokenize": "/none"}, 3, "--tokenize", "SL-tokenizer-folder-absent"),
+        (LONG, {"--seq-len": "8"}, 2, "--seq-len", "SL-seq-len-too-short"),
     ],
 )
 def test_of_a_token_cache(rows, more, code, named, cause, tmp_path, capsys):
