@@ -38,6 +38,8 @@ def test_digits_are_the_published_ones_split_once():
     assert pixels.shape == (1797, 1, 8, 8) and len({each.tobytes() for each in pixels}) == 1797
     assert abs(pixels.mean() * 16 / 255 - 4.884165) < 1e-3  # scikit-learn's mean of images, but for roundings
     assert data.class_names == [*"0123456789"] and data.test.image_size == 16
+    made = open_data(Config(run="try", dataset="synthetic", train_samples=50, validation_fraction=0.1), 8)
+    assert sizes(made) == [50, 5, 400]
 
 
 def test_a_saved_data_set_with_its_own_splits(tmp_path):
