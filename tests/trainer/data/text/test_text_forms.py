@@ -5,77 +5,41 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Callable, Sequence
-from itertools import chain, groupby, pairwise
-from pathlib import Path
+from itertools import chain, pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import datasets
 import pytest
-import tokenizers
-import transformers
 
-from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import refuses
-from tests.trainer.data.text.token_caches import build, find_documents, put, text_config
-from trainer.data.text.documents import Tally, encode_texts
+from tests.trainer.data.text.token_caches import (
+    COUNT,
+    FOUR_TURNS,
+    READ_FOUR_TURNS,
+    Row,
+    answer,
+    build,
+    chat,
+    every,
+    find_documents,
+    lines,
+    put,
+    read,
+    show,
+    text_config,
+    user,
+)
 from trainer.data.text.text_source import check_given, load_texts
 from trainer.data.text.token_rows import IGNORED
-from trainer.data.text.tokenizer import build_byte_tokenizer, load_tokenizer
 from trainer.launch.batch_validation import check_run
-
-COUNT = 40
-Row = Callable[[int], Any]
-BYTE_TOKENS = {256: b"<pad>", 257: b"<start>", 258: b"<end>"}
-
-
-def show(documents: list[Any]) -> list[str]:
-    """The bytes of each document, with what is learned in brackets."""
-    found = []
-    for document in documents:
-        text = ""
-        for learned, pairs in groupby(zip(document.ids, document.learned, strict=True), lambda pair: pair[1]):
-            said = b"".join(BYTE_TOKENS.get(i) or bytes([i]) for i, _ in pairs).decode()
-            text += f"[{said}]" if learned else said
-        found.append(text)
-    return found
-
-
-def read(config: Config, tokenizer: Any = None) -> tuple[dict[str, list[str]], Tally]:
-    """Every document by split, as `show` has it, and what is counted."""
-    tally, tokenizer = Tally(), tokenizer or load_tokenizer(config)
-    splits = {
-        name: show([d for each in encode_texts(texts, tokenizer, config, tally) for d in each])
-        for name, texts in load_texts(config).items()
-    }
-    return splits, tally
-
-
-def every(splits: dict[str, list[str]]) -> list[str]:
-    return [document for documents in splits.values() for document in documents]
-
-
-def lines(row: Row, first: int = 0, count: int = COUNT) -> str:
-    return "".join(json.dumps(row(n), ensure_ascii=False) + "\n" for n in range(first, first + count))
 
 
 def table(rows: list[list[str]], **how: Any) -> str:
     written = io.StringIO(newline="")
     csv.writer(written, **how).writerows(rows)
     return written.getvalue()
-
-
-def user(text: str) -> str:
-    return f"<start>user\n{text}<end>\n"
-
-
-def answer(text: str) -> str:
-    return f"<start>assistant\n[{text}<end>]"
-
-
-def chat(*turns: tuple[str, str]) -> dict[str, Any]:
-    return {"messages": [{"role": role, "content": text} for role, text in turns]}
 
 
 def sharegpt(n: int) -> dict[str, Any]:
@@ -108,11 +72,6 @@ ROWS: dict[str, tuple[Row, str, Row]] = {
         lambda n: chat(("system", "Be short."), ("user", f"Hi {n}"), ("assistant", "Hello")),
         "",
         lambda n: BRIEF + user(f"Hi {n}") + answer("Hello"),
-    ),
-    "4 chat of four turns": (
-        lambda n: chat(("user", f"Hi {n}"), ("assistant", "Hello"), ("user", "Go"), ("assistant", "No")),
-        "",
-        lambda n: user(f"Hi {n}") + answer("Hello") + "\n" + user("Go") + answer("No"),
     ),
     "5 sharegpt": (sharegpt, "", lambda n: user(f"Hi {n}") + answer("Yes")),
     "5 sharegpt with a system column": (
@@ -151,6 +110,7 @@ SHARDS = {
 FORMS: dict[str, tuple[dict[str, Any], str, Row]] = {
     name: ({"a.jsonl": lines(row)}, columns, wanted) for name, (row, columns, wanted) in ROWS.items()
 } | {
+    "4 chat of four turns": (FOUR_TURNS, "", READ_FOUR_TURNS),
     "8 lines": ({"a.txt": "".join(f"text {n}\r\n" for n in range(COUNT))}, "", READ_TEXT),
     "9 csv": (
         {"a.csv": table([["query", "response"], *QUOTED])},
@@ -171,7 +131,6 @@ FORMS: dict[str, tuple[dict[str, Any], str, Row]] = {
         READ_PAIR,
     ),
 }
-FOUR_TURNS, _, READ_FOUR_TURNS = FORMS["4 chat of four turns"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -255,165 +214,6 @@ def test_plain_text_continues_in_the_next_row_and_each_token_is_learned_once(tmp
     assert len(parts) == 8 and tally.counts == {"divided": 1} and tally.first == {"divided": 20}
     assert "".join(part.partition("[")[2].removesuffix("]") for part in parts) == text[1:] + "<end>"
     assert all(part[0] == before[-2] for before, part in pairwise(parts))
-
-
-ALTERNATES = (
-    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('roles must alternate') }}{% endif %}"
-    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-TWO_PAIRS = user("a") + answer("b") + "\n" + user("c") + answer("d")
-TWO_SYSTEMS = "<start>system\na\n\nb<end>\n" + user("c") + answer("d")
-REFUSED = {
-    "two users": ("user user assistant", 1, user("a\n\nb") + answer("c")),
-    "assistant first": ("assistant user assistant", 0, user("b") + answer("c")),
-    "tool": ("user assistant tool assistant", 2, TWO_PAIRS),
-    "two systems": ("system system user assistant", 1, TWO_SYSTEMS),
-}
-"""Roles of turns that say a, b, ...; the turn that is refused; what is read of them when merged."""
-
-
-def chats_with(tmp_path: Path, **odd: dict[str, Any]) -> Config:
-    """One question and answer each, but for the odd ones: `row7=chat(...)`."""
-    usual: Row = lambda n: chat(("user", f"{n}"), ("assistant", "x"))  # noqa: E731
-    path = put(tmp_path, {"a.jsonl": lines(lambda n: odd.get(f"row{n}") or usual(n))})
-    return text_config(tmp_path, dataset_path=str(path))
-
-
-@pytest.mark.parametrize("turns", REFUSED)
-@pytest.mark.parametrize("template", ["own", "alternates"])
-def test_roles_that_a_template_refuses_are_named_or_merged(turns, template, tmp_path):
-    roles, place, merged = REFUSED[turns]
-    given = list(zip(roles.split(), "abcd", strict=False))
-    tokenizer = build_byte_tokenizer()
-    if template == "alternates":
-        tokenizer.chat_template = ALTERNATES
-        merged = merged.replace("<end>\n", "<end>").replace("]\n", "]")
-        if given[0][0] == "system":  # it knows none: the question takes the text
-            place, merged = 0, user("a\n\nb\n\nc").rstrip("\n") + answer("d")
-    config = chats_with(tmp_path, row7=chat(*given))
-    told = f"row 7: turn {place} has the role {given[place][0]}"
-    with refuses(ConfigError, "SL-chat-template-refuses", told):
-        read(config, tokenizer)
-    splits, tally = read(config.model_copy(update={"chat_roles": "merge"}), tokenizer)
-    assert merged in every(splits)
-    assert tally.counts == {"merged": 1} and tally.first == {"merged": 7}
-
-
-def test_a_chat_without_the_assistant_has_nothing_to_learn_and_one_of_unknown_roles_is_refused(tmp_path):
-    asked = chat(("user", "a"))
-    assert read(chats_with(tmp_path, row3=asked))[1].counts == {"empty": 1}
-    with refuses(ConfigError, "SL-chat-template-refuses", "row 5: turn 1 "):
-        read(chats_with(tmp_path, row3=asked, row5=chat(("user", "a"), ("narrator", "b"))))
-
-
-USER_TURNS = (
-    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}"
-)
-FAMILIES = {
-    "gemma": (
-        "{{ bos_token }}{% for m in messages %}"
-        + USER_TURNS
-        + "<start_of_turn>{{ 'model' if m.role == 'assistant' "
-        "else m.role }}\n{{ m.content | trim }}<end_of_turn>{{ '\\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}<start_of_turn>model{{ '\\n' }}{% endif %}",
-        ["<start_of_turn>", "<end_of_turn>"],
-        "<start_of_turn>user\nHi 1<end_of_turn>\n<start_of_turn>model\n[Hello<end_of_turn>]\n"
-        "<start_of_turn>user\nGo<end_of_turn>\n<start_of_turn>model\n[No<end_of_turn>]",
-    ),
-    "mistral": (
-        "{{ bos_token }}{% for m in messages %}"
-        + USER_TURNS
-        + "{% if m.role == 'user' %}[INST] {{ m.content }} "
-        "[/INST]{% else %}{{ m.content + eos_token }}{% endif %}{% endfor %}",
-        [],
-        "[INST] Hi 1 [/INST][Hello<end>][INST] Go [/INST][No<end>]",
-    ),
-    "llama-3": (
-        "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>{{ '\\n\\n' }}{{ m.content | trim }}"
-        "<|eot_id|>{% endfor %}"
-        "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>{{ '\\n\\n' }}{% endif %}",
-        ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
-        "<|start_header_id|>user<|end_header_id|>\n\nHi 1<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\n[Hello<|eot_id|>]"
-        "<|start_header_id|>user<|end_header_id|>\n\nGo<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\n[No<|eot_id|>]",
-    ),
-    "phi-3": (
-        "{% for m in messages %}<|{{ m.role }}|>{{ '\\n' }}{{ m.content }}<|end|>{{ '\\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>{{ '\\n' }}{% else %}{{ eos_token }}{% endif %}",
-        ["<|user|>", "<|assistant|>", "<|end|>"],
-        "<|user|>\nHi 1<|end|>\n<|assistant|>\n[Hello<|end|>]\n<|user|>\nGo<|end|>\n<|assistant|>\n[No<|end|>\n<end>]",
-    ),
-    "gpt-oss": (
-        "{% for m in messages %}<|start|>{{ m.role }}{{ '<|channel|>final' if m.role == 'assistant' else '' }}"
-        "<|message|>{{ m.content }}{{ '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}"
-        "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
-        ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"],
-        "<|start|>user<|message|>Hi 1<|end|><|start|>assistant[<|channel|>final<|message|>Hello<|end|>]"
-        "<|start|>user<|message|>Go<|end|><|start|>assistant[<|channel|>final<|message|>No<|return|>]",
-    ),
-}
-
-
-def read_four_turns(tmp_path: Path, template: str, tokens: Sequence[str] = ()) -> tuple[list[str], Tally]:
-    """What a template reads of the chats of four turns; `tokens` are special to it."""
-    tokenizer = build_byte_tokenizer()
-    tokenizer.chat_template = template
-    tokenizer.add_tokens([tokenizers.AddedToken(token, normalized=False, special=True) for token in tokens])
-    names = {tokenizer.convert_tokens_to_ids(token): token.encode() for token in tokens}
-    config = text_config(tmp_path, dataset_path=str(put(tmp_path, FOUR_TURNS)))
-    with pytest.MonkeyPatch.context() as patch:
-        for number, name in names.items():
-            patch.setitem(BYTE_TOKENS, number, name)
-        splits, tally = read(config, tokenizer)
-    return every(splits), tally
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_turns_of_the_assistant_are_found_in_the_templates_of_other_families(family, tmp_path):
-    template, tokens, wanted = FAMILIES[family]
-    found, tally = read_four_turns(tmp_path, template, tokens)
-    assert wanted in found and not tally.counts
-
-
-MARKS = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
-    "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>"
-    "{% endif %}{{ '\\n' }}{% endfor %}"
-)
-THINKS = (  # as that of Qwen3, which begins the last answer with an empty thought
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-@pytest.mark.parametrize(("template", "last"), [(MARKS, "No"), (THINKS, "<think>\n\n</think>\n\nNo")])
-def test_a_template_may_mark_what_is_learned_or_write_the_last_answer_in_another_way(
-    template, last, tmp_path
-):
-    wanted = [READ_FOUR_TURNS(n).replace("No<end>]", f"{last}<end>]") for n in range(COUNT)]
-    assert sorted(read_four_turns(tmp_path, template)[0]) == sorted(wanted)
-
-
-def test_a_tokenizer_that_adds_a_blank_to_each_text_adds_it_once(tmp_path):
-    """As those of Llama-2 and Mistral: an answer has the tokens that it has in the whole text."""
-    words = {word: i for i, word in enumerate(["<s>", "▁q", "▁a", ":", "a", "▁", "q"])}
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE(words, [("▁", "q"), ("▁", "a")]))
-    backend.normalizer = tokenizers.normalizers.Prepend("▁")
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token="<s>",
-        chat_template="{% for m in messages %}{{ m.content }}{% endfor %}",
-    )
-    path = put(tmp_path, {"a.jsonl": lines(lambda n: {"query": "q" * (n + 1) + ":", "response": "a"})})
-    config = text_config(tmp_path, dataset_path=str(path))
-    for texts in load_texts(config).values():
-        for (document,) in encode_texts(texts, tokenizer, config, Tally()):
-            assert document.ids[0] == words["▁q"] and document.ids[-2:] == [words[":"], words["a"]]
-            assert document.learned == [False] * (len(document.ids) - 1) + [True]
 
 
 @pytest.mark.parametrize(

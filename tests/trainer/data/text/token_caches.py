@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from stratlab_spec.settings.config import Config
 from trainer.data.text.documents import Document, Tally, encode_texts
 from trainer.data.text.text_form import BUILT_IN
-from trainer.data.text.text_source import Texts
+from trainer.data.text.text_source import Texts, load_texts
 from trainer.data.text.token_rows import TextData, TokenRows, open_text
+from trainer.data.text.tokenizer import load_tokenizer
 from trainer.prepare.preparation import ensure_cache
 
 PAD, START, END = 256, 257, 258
@@ -95,3 +97,62 @@ def find_documents(rows: TokenRows) -> list[Found]:
             )
             found.append(Found(row, inputs[row, 0, here].tolist(), labels[row, here].tolist()))
     return found
+
+
+COUNT = 40
+
+
+Row = Callable[[int], Any]
+
+
+BYTE_TOKENS = {256: b"<pad>", 257: b"<start>", 258: b"<end>"}
+
+
+def show(documents: list[Any]) -> list[str]:
+    """The bytes of each document, with what is learned in brackets."""
+    found = []
+    for document in documents:
+        text = ""
+        for learned, pairs in groupby(zip(document.ids, document.learned, strict=True), lambda pair: pair[1]):
+            said = b"".join(BYTE_TOKENS.get(i) or bytes([i]) for i, _ in pairs).decode()
+            text += f"[{said}]" if learned else said
+        found.append(text)
+    return found
+
+
+def read(config: Config, tokenizer: Any = None) -> tuple[dict[str, list[str]], Tally]:
+    """Every document by split, as `show` has it, and what is counted."""
+    tally, tokenizer = Tally(), tokenizer or load_tokenizer(config)
+    splits = {
+        name: show([d for each in encode_texts(texts, tokenizer, config, tally) for d in each])
+        for name, texts in load_texts(config).items()
+    }
+    return splits, tally
+
+
+def every(splits: dict[str, list[str]]) -> list[str]:
+    return [document for documents in splits.values() for document in documents]
+
+
+def lines(row: Row, first: int = 0, count: int = COUNT) -> str:
+    return "".join(json.dumps(row(n), ensure_ascii=False) + "\n" for n in range(first, first + count))
+
+
+def user(text: str) -> str:
+    return f"<start>user\n{text}<end>\n"
+
+
+def answer(text: str) -> str:
+    return f"<start>assistant\n[{text}<end>]"
+
+
+def chat(*turns: tuple[str, str]) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": text} for role, text in turns]}
+
+
+FOUR_TURNS = {
+    "a.jsonl": lines(
+        lambda n: chat(("user", f"Hi {n}"), ("assistant", "Hello"), ("user", "Go"), ("assistant", "No"))
+    )
+}
+READ_FOUR_TURNS: Row = lambda n: user(f"Hi {n}") + answer("Hello") + "\n" + user("Go") + answer("No")  # noqa: E731
