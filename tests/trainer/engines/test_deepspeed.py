@@ -65,6 +65,7 @@ def test_a_misspelt_key_is_refused(settings, named):
         check_keys(settings | {"unknown": 1})
     assert find_codes(refused.value) == ["SL-deepspeed-key"] * 2, "all at once"
     assert all(name in refused.value.problems[0] for name in named)
+    check_keys({"timers": None, "optimizer": {"type": "AdamW"}})  # no section: left to DeepSpeed
 
 
 def test_a_misspelt_override_is_refused_where_the_settings_are_built():
