@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes
+from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes, shape_problems
 from stratlab_spec.layout.parallel_dims import Axes, resolve_layout
 from stratlab_spec.memory.layout_report import main
 from stratlab_spec.models.decoder_presets import SHAPES
@@ -196,3 +196,11 @@ def test_a_broken_rule_says_what_would_work(asked, processes, code, named):
 def test_replicas_of_shards_follow_the_nodes(degrees, processes, per_node, axes):
     found = resolve_axes(of("hsdp", **degrees), processes, processes_per_node=per_node)
     assert found == Axes(dp_replicate=axes[0], dp_shard=axes[1])
+
+
+def test_rules_of_mesh_and_placement_come_together():
+    batch = {"global_batch_size": 9, "micro_batch_size": 3}
+    asked = Config(run="x", strategy="zero3", compile=True, model="vit_tiny", dataset="synthetic", **batch)
+    assert {"SL-axes-batch-indivisible", "SL-deepspeed-compile"} <= set(
+        find_codes(shape_problems(asked, 2, 2))
+    )

@@ -144,3 +144,10 @@ def test_a_setting_of_others_is_refused_with_ours():
     rate, size = caught.value.problems
     assert find_codes(rate) == find_codes(size) == ["SL-setting-unknown"]
     assert "TRAINER_LR " in rate and "TRAINER_MODEL_KV_HEADS" in size
+
+
+def test_what_a_data_set_and_a_model_are_called_in_tables() -> None:
+    named = Config(run="r", dataset="cifar100", model="owner/name")
+    assert (named.dataset_name, named.model_name) == ("cifar100", "owner/name")
+    local = Config(run="r", dataset_path="/data/pets/", model_path="/data/net")
+    assert (local.dataset_name, local.model_name) == ("pets", "net")

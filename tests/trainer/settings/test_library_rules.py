@@ -88,6 +88,7 @@ def codes(env: dict[str, str], *, world_size=4, per_node=2, gpu=True, **settings
     "settings",
     [
         {},
+        {"gpu": False},
         {"world_size": 1, "per_node": 1},
         {"world_size": 8, "per_node": 2},
         {"zeropp": "hpz,qwz,qgz"},
