@@ -55,13 +55,25 @@ def refused(content) -> list[str]:
 
 
 PARAMETERS = {
-    "qwen2.5-0.5b": 494_032_768, "qwen2.5-3b": 3_085_938_688, "qwen2.5-7b": 7_615_616_512,
-    "qwen3-0.6b": 596_049_920, "qwen3-4b": 4_022_468_096, "qwen3-8b": 8_190_735_360,
-    "llama-3.2-1b": 1_235_814_400, "llama-3.2-3b": 3_212_749_824, "llama-3.1-8b": 8_030_261_248,
-    "mistral-7b": 7_248_023_552, "gemma-2-2b": 2_614_341_888, "gemma-3-4b": 3_880_263_168,
-    "phi-3-mini": 3_821_079_552, "olmo-2-7b": 7_298_617_344, "gpt2": 124_439_808,
-    "mixtral-8x7b": 46_702_792_704, "qwen3-30b-a3b": 30_532_122_624, "gpt-oss-20b": 20_914_757_184,
-}  # fmt: skip
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-3.1-8b": 8_030_261_248,
+    "mistral-7b": 7_248_023_552,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-3-4b": 3_880_263_168,
+    "phi-3-mini": 3_821_079_552,
+    "olmo-2-7b": 7_298_617_344,
+    "gpt2": 124_439_808,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "gpt-oss-20b": 20_914_757_184,
+}
 
 
 @pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
@@ -198,9 +210,12 @@ def test_a_vision_transformer_of_other_sizes_is_what_was_asked_for():
     built = build_model(sized("vit_tiny", **VIT_OTHER), image_size=32, channels=3, num_labels=10, empty=True)
     of = built.hf.config
     found = (
-        of.num_hidden_layers, of.hidden_size, of.num_attention_heads, of.intermediate_size,
+        of.num_hidden_layers,
+        of.hidden_size,
+        of.num_attention_heads,
+        of.intermediate_size,
         of.patch_size,
-    )  # fmt: skip
+    )
     assert found == (3, 96, 6, 200, 8)
     # 2 L (T (4 D^2 + 2 D F) + 2 T^2 D) + 2 n D C p^2, by hand for 16 patches, times 3 for a training step
     forward = 3 * (2 * 17 * (4 * 96**2 + 2 * 96 * 200) + 4 * 17**2 * 96) + 2 * 16 * 96 * 3 * 64
