@@ -30,11 +30,9 @@ TIER_NAMES = tuple(tier.name for tier in TIERS)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--tier",
-        action="append",
-        choices=TIER_NAMES,
+        "--tier", action="append", choices=TIER_NAMES,
         help="only tests of this tier (tests/tiers.py), may be repeated; without paths and tiers: fast",
-    )
+    )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,12 +47,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def is_worker(config: pytest.Config) -> bool:
-    """Whether pytest-xdist has started this process."""
     return hasattr(config, "workerinput")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of other tiers are not even imported."""
     wanted = chosen_tiers(config)
     if not wanted or collection_path.suffix != ".py" or not collection_path.is_relative_to(TESTS):
         return None

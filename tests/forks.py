@@ -1,7 +1,4 @@
-"""Many runs in few forks of ranks: all of one world size go together, when a test first asks for one of them.
-
-What a rank does the first time (torch's caches, DeepSpeed's imports, groups) is then paid once, and tests stay small.
-"""
+"""Many runs in few forks of ranks: all of one world size go together, when a test first asks for one of them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -25,11 +22,7 @@ AnyRun = TypeVar("AnyRun", bound=Run)
 
 
 class Forks(Generic[AnyRun]):
-    """Runs, and what the ranks that failed have said.
-
-    Args:
-        work: does the runs it is given, in their order, in every rank of a fork.
-    """
+    """Runs, and what the ranks that failed have said."""
 
     def __init__(self, runs: Sequence[AnyRun], work: Callable[[Sequence[AnyRun]], Any]) -> None:
         self._runs, self._work = tuple(runs), work

@@ -20,14 +20,10 @@ PARITY_SMALL, PARITY_LLM_SMALL = RAW / "parity-small.json", RAW / "parity-llm-sm
 def write_report(path: Path, steps: Any, found: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves commit, versions, hardware, steps, and what was found; gives them back."""
     facts = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": read_git_sha(),
-        "versions": read_versions(),
-        "backend": "gloo",
-        "hardware": processor_name(),
-        "steps": steps,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": read_git_sha(),
+        "versions": read_versions(), "backend": "gloo", "hardware": processor_name(), "steps": steps,
         "repeats": 1,
-    }
+    }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     content = facts | dict(found)
     write_json(path, content)

@@ -39,7 +39,6 @@ def write_stand_in(address: str) -> None:
 
 
 def find_python() -> str:
-    """Path of what stands for `python`."""
     from tests.session import find_server
     from tests.tiers import refuse_in_fast
 
@@ -58,10 +57,8 @@ def stand_in(address: str, arguments: list[str]) -> None:
         signal.signal(number, lambda number, _: line.send(bytes([number])))
     handles = [0, 1, 2, *(os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in NAMESPACES)]
     program = {
-        "python": os.path.join(os.path.dirname(address), "python"),
-        "module": module,
-        "arguments": rest,
-    }
+        "python": os.path.join(os.path.dirname(address), "python"), "module": module, "arguments": rest,
+    }  # fmt: skip
     asked = json.dumps({**program, "env": dict(os.environ), "folder": os.getcwd()}).encode()
     socket.send_fds(line, [STARTS], handles)
     line.sendall(struct.pack("Q", len(asked)) + asked)

@@ -6,5 +6,4 @@ __all__ = ["StandInQuantizer", "load_stand_in"]
 
 
 def load_stand_in() -> StandInQuantizer:
-    """In the place of `load_quantizer`."""
     return StandInQuantizer()

@@ -118,7 +118,6 @@ def run_ranks(target: Callable[[], Any], world_size: int, **options: Any) -> Non
 
 
 def is_heap_corrupt(result: RankResult) -> bool:
-    """Whether glibc has ended it because of that."""
     return result.exit_code == -signal.SIGABRT and bool(CORRUPT.search(result.output))
 
 
@@ -201,8 +200,7 @@ def _serve(line: socket.socket) -> NoReturn:
     with line, line.makefile("rwb") as test, contextlib.suppress(EOFError, ConnectionError):
         while True:
             before_s = _children_seconds()
-            results = _fork_and_wait(*_receive(test), asked_by)
-            _send(test, (results, _children_seconds() - before_s))
+            _send(test, (_fork_and_wait(*_receive(test), asked_by), _children_seconds() - before_s))
     os._exit(0)
 
 

@@ -16,7 +16,6 @@ NAMED_BY_PODS = re.compile(r"^(pods|faults)/.*")
 
 
 def list_differences(ours: Path, theirs: Path) -> list[str]:
-    """A sentence per field in which they differ."""
     found = [f"{name}: only one has it" for name in sorted(_list_files(ours) ^ _list_files(theirs))]
     for name in ("config.json", "summary.json", "evaluation.json", "deepspeed.json"):
         if (ours / name).exists() and (theirs / name).exists():

@@ -8,17 +8,12 @@ from docs.building.message_codes import LONGEST, PACKAGES, ROOT, find_messages, 
 
 ERRORS = {
     *(
-        "UserError",
-        "NothingThere",
-        "ConfigError",
-        "Refusal",
-        "DataMissing",
-        "AcceleratorsMissing",
+        "UserError", "NothingThere", "ConfigError", "Refusal", "DataMissing", "AcceleratorsMissing",
         "TraceError",
     ),
     *("ArchiveError", "ClusterError", "PodRefused", "MlflowError", "ServerFailed", "NotLogged", "NoRun"),
     *("MissingShare", "NotCounted", "NoTraces", "NoProgress", "Overtaken"),
-}
+}  # fmt: skip
 """What ends a command or a run with a sentence for its user."""
 FILLED_IN = {"trainer/launch/torchrun.py"}
 """Where the code comes with the cause that a sentence is filled with."""

@@ -30,7 +30,6 @@ def sources(*folders: str) -> Iterator[Path]:
 
 
 def defined_names(tree: ast.Module) -> Iterator[str]:
-    """Of the module itself: functions, classes, constants."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name

@@ -14,7 +14,6 @@ from tests.tiers import (
     NIGHTLY,
     TESTS,
     TIER_VARIABLE,
-    Tier,
     refuse_in_fast,
     tier_of,
 )
@@ -27,40 +26,18 @@ STARTERS = (
 """Modules that start ranks, programs or a browser."""
 
 
-@pytest.mark.parametrize(
-    ("path", "tier"),
-    [
-        ("test_layers.py", FAST),
-        ("trainer/ranks/test_worker.py", CHANGE),
-        ("stratlab/analysis/hta/test_hta_bridge.py", CHANGE),
-        ("stratlab/cluster/test_watching.py", FAST),  # a mirror of stratlab/cluster, on a fake API
-        ("cluster/e2e/test_path.py", E2E),
-        ("parity/nightly/test_all.py", NIGHTLY),
-        ("benchmarks/processes/test_benchmarks.py", NIGHTLY),
-    ],
-)
-def test_the_latest_tier_among_its_folders_counts(path: str, tier: Tier) -> None:
-    assert tier_of(PurePath(path)) is tier
-
-
-def test_every_named_folder_exists() -> None:
+def test_the_latest_tier_among_its_folders_counts_and_each_exists() -> None:
+    assert (
+        tier_of(PurePath("test_layers.py")) is FAST and tier_of(PurePath("cluster/e2e/test_path.py")) is E2E
+    )
+    assert tier_of(PurePath("parity/nightly/test_all.py")) is NIGHTLY
     parts = {part for path in FILES for part in path.parts[:-1]}
-    folders = parts | {folder.as_posix() for path in FILES for folder in path.parents}
-    assert set(FOLDERS) <= folders
+    assert set(FOLDERS) <= parts | {folder.as_posix() for path in FILES for folder in path.parents}
 
 
-def test_every_nightly_test_is_in_one_suite() -> None:
-    owners = {
-        str(path): [suite.name for suite in SUITES if suite.owns("tests" / path)]
-        for path in FILES
-        if tier_of(path) is NIGHTLY
-    }
-    assert {path: names for path, names in owners.items() if len(names) != 1} == {}
-
-
-def test_a_suite_has_only_nightly_tests() -> None:
-    owned = [path for path in FILES if any(suite.owns("tests" / path) for suite in SUITES)]
-    assert [str(path) for path in owned if tier_of(path) is not NIGHTLY] == []
+def test_every_nightly_test_is_in_one_suite_and_no_other_test_in_any() -> None:
+    owners = {path: [suite.name for suite in SUITES if suite.owns("tests" / path)] for path in FILES}
+    assert [path for path, names in owners.items() if len(names) != (tier_of(path) is NIGHTLY)] == []
 
 
 def test_e2e_tests_are_where_the_target_looks() -> None:

@@ -1,7 +1,4 @@
-"""Which tests run when. A tier is a property of a folder: the latest tier that FOLDERS gives a test's path.
-
-python -m tests.tiers        # the tiers, and how many test files each folder brings
-"""
+"""Which tests run when. A tier is a property of a folder: the latest tier that FOLDERS gives a test's path."""
 
 import os
 from collections import Counter
@@ -16,13 +13,7 @@ TIER_VARIABLE = "STRATLAB_TEST_TIER"
 
 @dataclass(frozen=True)
 class Tier:
-    """One set of tests.
-
-    Attributes:
-        name: of the tier and of its marker.
-        command: that runs it; a later tier's command does not run the earlier ones again, but `make test` does.
-        proves: what is known when it has passed.
-    """
+    """One set of tests."""
 
     name: str
     command: str
@@ -76,23 +67,17 @@ def tier_of(path: PurePath) -> Tier:
 
 
 def refuse_in_fast(what: str) -> None:
-    """Fails a test of the fast tier that is about to start something slow.
-
-    Raises:
-        AssertionError: it belongs into another folder.
-    """
+    """Fails a test of the fast tier that is about to start something slow."""
     assert os.environ.get(TIER_VARIABLE) != FAST.name, (
         f"a test of the fast tier starts {what}: move its file into a folder of FOLDERS (tests/tiers.py)"
     )
 
 
 def count_files(paths: Iterable[PurePath]) -> Counter[str]:
-    """Test files per tier."""
     return Counter(tier_of(path).name for path in paths)
 
 
 def main() -> None:
-    """Prints the table."""
     files = count_files(path.relative_to(TESTS) for path in TESTS.rglob("test_*.py"))
     for tier in TIERS:
         folders = ", ".join(name for name, where in FOLDERS.items() if where is tier) or "all others"

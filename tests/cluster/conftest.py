@@ -21,7 +21,6 @@ FACTS: dict[str, Any] = {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The path first, then the faults."""
     items.sort(key=lambda item: "test_faults" in item.nodeid)
 
 
@@ -44,7 +43,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def read_facts() -> dict[str, Any]:
-    """Of the cluster and the code."""
     version = json.loads(run([KUBECTL, "version", "-o", "json"]).stdout)["serverVersion"]["gitVersion"]
     nodes = json.loads(run([KUBECTL, "get", "nodes", "-o", "json"]).stdout)["items"]
     capacities = [node["status"]["capacity"] for node in nodes]
@@ -81,7 +79,6 @@ def use_lab(place: str) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
-    """The namespace that enforces Pod Security `restricted`."""
     with use_lab("restricted") as lab:
         yield lab
 

@@ -59,7 +59,6 @@ def build_pod() -> dict[str, Any]:
 
 
 def copy_into_pod(lab: Lab, archive: bytes) -> None:
-    """Unpacks into FOLDER."""
     shell = f"mkdir {FOLDER} && tar -xz --no-same-owner -f - -C {FOLDER}"
     command = [KUBECTL, "-n", lab.namespace, "exec", "-i", POD, "--", "sh", "-c", shell]
     done = subprocess.run([str(part) for part in command], input=archive, capture_output=True, timeout=120)
@@ -67,7 +66,6 @@ def copy_into_pod(lab: Lab, archive: bytes) -> None:
 
 
 def pack() -> bytes:
-    """A tar.gz of `list_files`."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as archive:
         for path, name in list_files():
@@ -78,17 +76,9 @@ def pack() -> bytes:
 def list_files() -> Iterator[tuple[Path, str]]:
     """(file, its name there): the tests, and below packages/ what they need and the image lacks."""
     listing = [
-        "git",
-        "-C",
-        ROOT,
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "--",
+        "git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--",
         *COPIED,
-    ]
+    ]  # fmt: skip
     for name in run(listing).stdout.split("\0"):
         if name and (ROOT / name).is_file():
             yield ROOT / name, name

@@ -46,7 +46,6 @@ def run(
 
 
 def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = 120, poll_s: float = 0.5) -> Any:
-    """The first true value of `holds`."""
     deadline = time.monotonic() + timeout_s
     while not (value := holds()):
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
@@ -55,24 +54,19 @@ def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = 120, poll
 
 
 def build_object(kind: str, name: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
-    """Of API version v1."""
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
 
 
 def build_list(objects: list[dict[str, Any]]) -> str:
-    """As `kubectl apply -f -` reads several."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
 def training_of(release: str) -> str:
-    """The selector of the pods that train."""
     return f"app.kubernetes.io/instance={release},app.kubernetes.io/component=training"
 
 
 @dataclass(frozen=True)
 class Lab:
-    """One namespace with MLflow and a results volume."""
-
     namespace: str
 
     def kubectl(self, *arguments: Any, check: bool = True, timeout_s: float = 300, text: str = "") -> str:
@@ -129,7 +123,6 @@ class Lab:
         return run([HELM, "-n", self.namespace, "test", release, "--logs"]).stdout
 
     def conditions(self, resource: str) -> dict[str, str]:
-        """{type: status} of a custom resource or Job."""
         status = self.get(*resource.split("/")).get("status", {})
         return {c["type"]: c["status"] for c in status.get("conditions") or []}
 
@@ -141,7 +134,6 @@ class Lab:
         return self.kubectl("logs", "-l", training_of(release), "--tail=-1", check=False)
 
     def pods(self, release: str) -> list[dict[str, Any]]:
-        """Those that train."""
         return list(self.get("pods", "-l", training_of(release))["items"])
 
     def phases(self, release: str) -> list[str]:
@@ -186,13 +178,10 @@ class Lab:
         return done.output.decode()
 
     def read(self, path: str) -> dict[str, Any]:
-        """A .json file below the results."""
         return dict(json.loads(self.on_volume("cat", f"{MOUNT}/{path}")))
 
     def read_lines(self, path: str) -> list[dict[str, Any]]:
-        """A .jsonl file below the results."""
         return [json.loads(line) for line in self.on_volume("cat", f"{MOUNT}/{path}").splitlines()]
 
     def read_starts(self, folder: str) -> list[dict[str, Any]]:
-        """The lines `started` of a run's attempts.jsonl."""
         return [line for line in self.read_lines(f"{folder}/attempts.jsonl") if line["event"] == "started"]

@@ -37,7 +37,6 @@ print(json.dumps(found))
 
 
 def judge_digits(summary: dict[str, Any]) -> None:
-    """Whether the small network has learnt the digits."""
     assert summary["test_accuracy_pct"] >= 95
 
 
@@ -72,17 +71,14 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of the release."""
         return self.release or self.chart
 
     @property
     def folder(self) -> str:
-        """Below the results."""
         return f"{self.values.get('run.config.comparison', 'e2e')}/{self.name}"
 
 
 def install(lab: Lab, each: Run) -> None:
-    """`helm install`, which tells how to go on."""
     values = {"run.podSecurity.level": each.place, **each.values}
     printed = lab.install(each.name, each.chart, values, helm=each.helm, files=each.files)
     assert f"stratlab watch {each.name}" in printed
@@ -133,7 +129,6 @@ def check_comparison(lab: Lab, comparison: str, names: list[str], output: Path) 
 
 
 def check_uninstall(lab: Lab, each: Run) -> None:
-    """`helm uninstall` leaves the results and nothing else."""
     lab.uninstall(each.name)
     kinds = run([KUBECTL, "api-resources", "--namespaced", "--verbs=list", "-o", "name"]).stdout.split()
     kinds = [kind for kind in kinds if not kind.startswith("events")]
@@ -154,7 +149,6 @@ def walk_path(lab: Lab, runs: list[Run], output: Path) -> None:
     check_mlflow(lab, runs)
     for each in runs:
         lab.test(each.name)
-    comparison = runs[0].folder.partition("/")[0]
-    check_comparison(lab, comparison, sorted(each.name for each in runs), output)
+    check_comparison(lab, runs[0].folder.partition("/")[0], sorted(each.name for each in runs), output)
     for each in runs:
         check_uninstall(lab, each)

@@ -91,12 +91,7 @@ def compare_ends(
     whole_lines: list[dict[str, Any]],
     whole_summary: dict[str, Any],
 ) -> float:
-    """Largest relative difference of any loss of a run that was disturbed from those of one that was not.
-
-    Args:
-        starts: of attempts.jsonl.
-        lines, summary: of the disturbed run; the others are those of the undisturbed one.
-    """
+    """Largest relative difference of any loss of a run that was disturbed from those of one that was not."""
     assert len(starts) >= 2, "it was never started again"
     first, last = starts[0], starts[-1]
     assert first["from_step"] == 0 < last["from_step"], f"it did not go on from a checkpoint: {starts}"

@@ -27,7 +27,6 @@ STARTS = [
 
 
 def train(attempt: int, t: float, first: int, last: int) -> list[dict[str, Any]]:
-    """A step per second."""
     steps = enumerate(range(first, last + 1))
     return [
         {"kind": "train", "attempt": attempt, "step": step, "t": t + i, "loss": 1 / step} for i, step in steps

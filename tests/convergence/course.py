@@ -1,7 +1,4 @@
-"""The courses of training that are compared, one rank that runs some of them, and the verdict.
-
-A strategy ends where one process ends, measured by what the choice of a seed makes of it.
-"""
+"""The courses of training that are compared, one rank that runs some of them, and the verdict."""
 
 from __future__ import annotations
 
@@ -57,8 +54,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Course:
-    """One training to its end."""
-
     model: str
     layout: str
     """Of LAYOUTS."""
@@ -75,8 +70,7 @@ class Course:
 
     @property
     def world_size(self) -> int:
-        sizes = {"single": 1, "hsdp": 4, "zeropp": 4, "nd": 4}
-        return sizes.get(self.layout.split()[0], 2)
+        return {"single": 1, "hsdp": 4, "zeropp": 4, "nd": 4}.get(self.layout.split()[0], 2)
 
     def config(self, results: Path) -> Config:
         """The settings of its run; the tokens of a data set lie in `results`."""
@@ -199,7 +193,6 @@ class Verdict:
 
     @property
     def share(self) -> float:
-        """The largest difference, of the spread."""
         return max(map(abs, self.differences)) / self.spread
 
     @property

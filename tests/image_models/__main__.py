@@ -44,7 +44,6 @@ KEPT = ("trainer", "tests/image_models", ":(exclude)tests/image_models/cell.py")
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = CELLS) -> int:
-    """A line per cell; returns the exit code."""
     parser = argparse.ArgumentParser(
         "python -m tests.image_models", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -101,8 +100,7 @@ def _as_found(row: dict[str, Any]) -> Found:
         int(attempt): {int(step): loss for step, loss in steps.items()}
         for attempt, steps in row["losses"].items()
     }
-    lists = {name: tuple(row[name]) for name in LISTS}
-    return Found(**row | lists | {"losses": losses})
+    return Found(**row | {name: tuple(row[name]) for name in LISTS} | {"losses": losses})
 
 
 def _line(cell: Cell, row: dict[str, Any]) -> str:

@@ -33,24 +33,17 @@ MODELS: dict[str, dict[str, Any]] = {
     "efficientnet": {"lr": 5e-4, "steps": STEPS, "warmup_steps": 20},
     "vgg": {"lr": 1e-4, "steps": 84},  # at 66 its loss is on its way down, and noisy; a checkpoint has 1.6 GB
     "resnet": {
-        "lr": 2e-4,
-        "steps": STEPS,
-        "warmup_steps": 30,
-        "micro_batch_size": 16,
-        "global_batch_size": 64,
+        "lr": 2e-4, "steps": STEPS, "warmup_steps": 30, "micro_batch_size": 16, "global_batch_size": 64,
     },
     "cnn_lstm": {"lr": 1e-3, "steps": MANY_STEPS},
     "ensemble": {"lr": 1e-3, "steps": MANY_STEPS},
     "mobilenet_finetuned": {"lr": 1e-3, "steps": STEPS, "warmup_steps": 20},
     "cnn_lora": {"model": "cnn", "init": "scratch", "lora_rank": 8, "lr": 5e-3, "steps": 240},
     "mobilenet_synchronised": {
-        "model": "mobilenet",
-        "batch_norm": "synchronised",
-        "lr": 1e-3,
-        "steps": STEPS,
+        "model": "mobilenet", "batch_norm": "synchronised", "lr": 1e-3, "steps": STEPS,
         "warmup_steps": 20,
     },
-}
+}  # fmt: skip
 """Warm-up where there is batch norm over so few samples: it enlarges rounding, the more the longer the first updates
 are (rounding.py, docs/decisions/numerics.md). ResNet-50 ends at 1 x 1 pixels: over 8 values no rate kept parity."""
 EXACT = ("resnet", "mobilenet_synchronised")
@@ -68,8 +61,6 @@ PER_NODE = {"zeropp": 2}
 
 @dataclass(frozen=True)
 class Cell:
-    """One network under one strategy."""
-
     model: str
     strategy: str
 
@@ -96,11 +87,9 @@ class Cell:
 
     @property
     def killed_at(self) -> int:
-        """The step behind the second checkpoint."""
         return 2 * self.checkpoint_every + 1
 
     def settings(self) -> dict[str, Any]:
-        """Of its run; the names of stratlab_spec/settings/fields.py."""
         found = {"model": self.model, "strategy": self.strategy, **SHARED, **MODELS[self.model]}
         found |= {"checkpoint_every": self.checkpoint_every, "evaluate_every": self.checkpoint_every}
         if self.model in SMALL and "persistent_elements" in STRATEGIES[self.strategy].knobs:
@@ -117,7 +106,6 @@ class Cell:
         return self.model in EXACT
 
     def config(self) -> Config:
-        """Its settings as the worker reads them."""
         variables = self.variables(Path("results"))
         return Config.from_env({n: value for n, value in variables.items() if n.startswith("TRAINER_")})
 
@@ -127,15 +115,12 @@ class Cell:
         return SMALLER_THRESHOLD if self.model in SMALL else int(fields["persistent_elements"].default)
 
     def variables(self, results: Path) -> dict[str, str]:
-        """What the worker is given."""
         named = {f"TRAINER_{name.upper()}": str(value) for name, value in self.settings().items()}
         return named | {
-            "TRAINER_RUN": self.strategy,
-            "TRAINER_COMPARISON": self.model,
-            "TRAINER_RESULTS": str(results),
-            "STRATLAB_LAUNCHER": "test",
+            "TRAINER_RUN": self.strategy, "TRAINER_COMPARISON": self.model,
+            "TRAINER_RESULTS": str(results), "STRATLAB_LAUNCHER": "test",
             "LOCAL_WORLD_SIZE": str(self.per_node),
-        }
+        }  # fmt: skip
 
     def key(self, tree: str) -> str:
         """Changes with what is run, of which all that this module says is a part, and with the tree's state `tree`."""

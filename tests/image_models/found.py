@@ -32,18 +32,7 @@ EXACT_FILE = "exact.json"
 
 @dataclass(frozen=True)
 class Found:
-    """What one run came to.
-
-    Attributes:
-        losses: by attempt, from 1, and step.
-        norms: of the gradients of the first steps.
-        started_from: the step that each attempt began behind.
-        largest: elements of the largest tensor of its weights.
-        judged: samples in the confusion matrix of the test split, and those that the split has.
-        validations: how many lines.
-        accuracy_pct: of the test split.
-        exact_losses, exact_norms: of the first steps in fp64, where they were done.
-    """
+    """What one run came to."""
 
     losses: Mapping[int, Mapping[int, float]]
     norms: tuple[float, ...]
@@ -57,7 +46,6 @@ class Found:
     exact_norms: tuple[float, ...] = ()
 
     def first(self) -> list[float]:
-        """Losses of the first steps."""
         return [self.losses.get(1, {}).get(step, math.nan) for step in range(1, AMONG + 1)]
 
     def last(self) -> list[float]:
@@ -67,7 +55,6 @@ class Found:
 
 
 def read_found(folder: Path) -> Found:
-    """From a run directory that has a summary."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     losses: dict[int, dict[int, float]] = {}
     for line in lines:
@@ -111,11 +98,7 @@ def measure_exact_parity(found: Found, alone: Found) -> tuple[float, float]:
 
 
 def judge(cell: Cell, found: Found, alone: Found) -> list[str]:
-    """What is not as it must be, a sentence each.
-
-    Args:
-        alone: the same network in one process.
-    """
+    """What is not as it must be, a sentence each."""
     return list(_complaints(cell, found, alone))
 
 
@@ -163,7 +146,6 @@ def _resumption(cell: Cell, found: Found) -> Iterator[str]:
 
 
 def _apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Largest relative difference."""
     return _largest(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -192,11 +174,7 @@ HEAD = (
 
 
 def write_report(path: Path, cells: Sequence[Cell], rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves commit, versions, hardware and a row per cell that has run; gives them back.
-
-    Args:
-        rows: by the cell's name, with all of its losses (__main__.py).
-    """
+    """Leaves commit, versions, hardware and a row per cell that has run; gives them back."""
     kept = [_keep(cell, rows[cell.name]) for cell in cells if cell.name in rows]
     facts = {
         "parity_steps": AMONG,
@@ -218,7 +196,6 @@ def _keep(cell: Cell, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_table(facts: Mapping[str, Any]) -> str:
-    """Markdown, of what `write_report` gave."""
     lines = [
         f"{facts['as_they_must_be']} of {facts['cells']} cells as they must be: {facts['commit'][:8]}, "
         f"{facts['date'][:10]}, {facts['hardware']}, gloo, one run each. Losses and gradient norms: largest relative "

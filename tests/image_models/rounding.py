@@ -58,7 +58,6 @@ class Steps:
 
 
 def read_config(model: str, warm: bool) -> Config:
-    """Of the cell of one process."""
     config = Cell(model, "single").config()
     return config if warm else config.model_copy(update={"warmup_steps": 0})
 

@@ -45,12 +45,9 @@ def train_exactly(
             (folder / EXACT_FILE).write_text(json.dumps(found))
 
     ranks = fork_ranks(
-        rank,
-        cell.world_size,
-        env={"LOCAL_WORLD_SIZE": str(cell.per_node)},
-        timeout_s=EXACT_LIMIT_S,
+        rank, cell.world_size, env={"LOCAL_WORLD_SIZE": str(cell.per_node)}, timeout_s=EXACT_LIMIT_S,
         grace_s=60,
-    )
+    )  # fmt: skip
     return "\n".join(each.output[-1500:] for each in ranks if each.exit_code)
 
 
@@ -92,7 +89,6 @@ PUBLISHED = "mobilenet_v3_large-5c1a4163.pth"
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
-    """{found, seconds}, or {failure, seconds}."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="image-models-") as folder:
         results = Path(folder)
@@ -109,13 +105,11 @@ def _train(cell: Cell, results: Path) -> str:
     for kills in (True, False):
         ranks = fork_ranks(_be_worker, cell.world_size, env=variables | fault, timeout_s=LIMIT_S, grace_s=60)
         if any(rank.exit_code for rank in ranks) != kills:
-            said = "\n".join(rank.output[-1500:] for rank in ranks if rank.exit_code)
-            return said or "it was not killed"
+            return "\n".join(rank.output[-1500:] for rank in ranks if rank.exit_code) or "it was not killed"
     return ""
 
 
 def _be_worker() -> None:
-
     raise SystemExit(run_worker())
 
 

@@ -31,7 +31,6 @@ KEPT = ("trainer", "tests/memory_faults")
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = FOUND) -> int:
-    """A line per case; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.memory_faults", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -66,11 +65,9 @@ def _count(cases: Sequence[Case], rows: dict[str, Any]) -> dict[str, int]:
     for case in cases:
         wrong[bool(case.fault)].append(bool(rows[case.name]["wrong"]))
     return {
-        "faults_planted": len(wrong[True]),
-        "faults_named": wrong[True].count(False),
-        "clean_runs": len(wrong[False]),
-        "clean_runs_marked": wrong[False].count(True),
-    }
+        "faults_planted": len(wrong[True]), "faults_named": wrong[True].count(False),
+        "clean_runs": len(wrong[False]), "clean_runs_marked": wrong[False].count(True),
+    }  # fmt: skip
 
 
 def _describe(case: Case, row: dict[str, Any]) -> str:

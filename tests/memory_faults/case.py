@@ -36,11 +36,9 @@ class Case:
 
     @property
     def rows(self) -> int:
-        """Ranks that see different samples."""
         return self.ranks // prod(self.settings.get(axis, 1) for axis in ("tp", "cp", "pp"))
 
     def variables(self, results: Path) -> dict[str, str]:
-        """What the worker is given."""
         batch = self.settings["micro_batch_size"] * self.micro_batches * self.rows
         named = {**SHARED, **self.settings, "global_batch_size": batch, "results": results}
         named |= {"comparison": "memory-faults", "run": re.sub(r"[ .,]+", "-", self.name)}

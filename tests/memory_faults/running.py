@@ -19,10 +19,7 @@ LIMIT_S = 600.0
 
 
 def run_case(case: Case, results: Path) -> dict[str, Any]:
-    """{summary, forecast, training_memory of the fullest rank, seconds}, or {failure, seconds}.
-
-    Operations files and tokens that an earlier case has left in `results` are used again.
-    """
+    """{summary, forecast, training_memory of the fullest rank, seconds}, or {failure, seconds}."""
     began = time.perf_counter()
     config = case.config(results)
     if config.is_text:

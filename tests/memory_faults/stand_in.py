@@ -42,7 +42,6 @@ class StorageCounters:
         self.watch.timeline = self.total
 
     def begin(self) -> None:
-        """From now on, to the first evaluation."""
         self.watch.__enter__()
 
     def take_up(self, engine: Any) -> None:

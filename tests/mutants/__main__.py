@@ -77,7 +77,6 @@ def main(
 
 
 def _is_settled(slip: Slip, row: Found | None, root: Path) -> bool:
-    """Caught, or survived as was expected."""
     if row is None or row.key != build_key(slip, root):
         return False
     return row.outcome == "caught" or (row.outcome == "survived" and bool(slip.equivalent))
@@ -92,7 +91,6 @@ def _say(row: Found, slip: Slip, note: str) -> None:
 
 
 def _judge(count: Count, named: bool) -> int:
-    """Prints the counts; returns the exit code."""
     by_all, by_change, by_fast = count.percent
     print(
         f"planted {count.planted}, caught {count.caught} ({by_all:.1f} %), by `make test` "

@@ -17,8 +17,9 @@ import ast
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from stratlab_spec.settings.fields import Settings
@@ -66,20 +67,28 @@ class Source:
     def text(self, node: ast.expr) -> str:
         return self.data[self.start(node) : self.end(node)].decode()
 
+    def between(self, left: ast.expr, right: ast.expr) -> str:
+        return self.data[self.end(left) : self.start(right)].decode()
+
     def place(self, operator: str, start: int, end: int, new: str) -> Place:
         return Place(operator, start, end, self.data[start:end].decode(), new)
 
     def node(self, operator: str, node: ast.expr, new: str) -> Place:
         return self.place(operator, self.start(node), self.end(node), new)
 
-
-Operator = Callable[[Source, ast.AST], Iterator[Place]]
+    def sign(self, operator: str, left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[Place]:
+        """The sign between two operands, brackets around them left alone."""
+        between = self.between(left, right)
+        sign = re.search(rf"(?<![<>=!]){re.escape(old)}(?![<>=])", between)
+        if sign and "#" not in between:
+            at = self.end(left) + len(between[: sign.start()].encode())
+            yield self.place(operator, at, at + len(old), new)
 
 
 def find_places(text: str) -> list[Place]:
     """Every fault that the operators know in a module, in the order of its text."""
     source = Source(text)
-    places = {place for node in _walk(ast.parse(text)) for find in OPERATORS for place in find(source, node)}
+    places = {place for node in _walk(ast.parse(text)) for place in _find(source, node)}
     return sorted(places, key=lambda place: (place.start, place.end, place.operator, place.new))
 
 
@@ -87,119 +96,62 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
     """All nodes that run: no annotations, nothing for type checkers alone. Python 3.11 misplaces those of f-strings."""
     yield node
     for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns"):
-            continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.JoinedStr) or not isinstance(child, ast.AST):
+            if name in ("annotation", "returns") or isinstance(child, ast.JoinedStr):
                 continue
             if isinstance(child, ast.If) and re.match(r"TYPE_CHECKING$|__name__ ==", ast.unparse(child.test)):
                 continue
-            yield from _walk(child)
+            if isinstance(child, ast.AST):
+                yield from _walk(child)
 
 
-def _comparisons(source: Source, node: ast.AST) -> Iterator[Place]:
-    if not isinstance(node, ast.Compare):
-        return
-    sides = [node.left, *node.comparators]
-    for left, kind, right in zip(sides, node.ops, sides[1:], strict=False):
-        for operator, table in (("comparison turned", TURNED), ("bound moved", MOVED)):
-            sign = COMPARISONS[type(kind)]
-            if sign in table:
-                yield from _between(source, operator, left, right, sign, table[sign])
-
-
-def _words(source: Source, node: ast.AST) -> Iterator[Place]:
-    if isinstance(node, ast.BoolOp):
-        old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        for left, right in zip(node.values, node.values[1:], strict=False):
-            yield from _between(source, "and for or", left, right, old, new)
-
-
-def _constants(source: Source, node: ast.AST) -> Iterator[Place]:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        for new in (node.value + 1, node.value - 1):
-            yield source.node("constant off by one", node, str(new))
-
-
-def _scales(source: Source, node: ast.AST) -> Iterator[Place]:
-    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv)):
-        return
-    if isinstance(node.right, ast.Constant) and type(node.right.value) in (int, float):
-        start, end = source.end(node.left), source.end(node.right)
-        between = source.data[start : source.start(node.right)].decode()
-        if re.search(r"\s*(\*|//?)\s*$", between):
-            yield source.place("scale forgotten", start, end, re.sub(r"\s*(\*|//?)\s*$", "", between))
-
-
-def _arguments(source: Source, node: ast.AST) -> Iterator[Place]:
-    if not isinstance(node, ast.Call) or ast.unparse(node.func) in ALWAYS_ENDS:
-        return
-    for left, right in zip(node.args, node.args[1:], strict=False):
-        first, second = source.text(left), source.text(right)
-        if not {type(left), type(right)} & {ast.Starred, ast.JoinedStr} and first != second:
-            between = source.data[source.end(left) : source.start(right)].decode()
-            yield source.place(
-                "arguments swapped", source.start(left), source.end(right), second + between + first
-            )
-
-
-def _conditions(source: Source, node: ast.AST) -> Iterator[Place]:
-    if isinstance(node, ast.If | ast.IfExp):
-        yield source.node("condition negated", node.test, f"not ({source.text(node.test)})")
-    if isinstance(node, ast.If):
-        yield source.node("branch dropped", node.test, "False")
-
-
-def _settings(source: Source, node: ast.AST) -> Iterator[Place]:
-    """`config.lr` -> 0.001."""
-    if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)):
-        return
-    field = Settings.model_fields.get(node.attr)
-    if field and not field.is_required() and re.search(r"\b_?config$", ast.unparse(node.value)):
-        yield source.node("default for setting", node, repr(field.default))
-
-
-def _extremes(source: Source, node: ast.AST) -> Iterator[Place]:
-    other = {"max": "min", "min": "max"}
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in other:
-        yield source.node("max for min", node.func, other[node.func.id])
-
-
-def _ends(source: Source, node: ast.AST) -> Iterator[Place]:
-    other = {"0": "-1", "-1": "0"}
-    if (
-        isinstance(node, ast.Subscript)
-        and isinstance(node.ctx, ast.Load)
-        and source.text(node.slice) in other
-    ):
-        yield source.node("first for last", node.slice, other[source.text(node.slice)])
-
-
-def _between(
-    source: Source, operator: str, left: ast.expr, right: ast.expr, old: str, new: str
-) -> Iterator[Place]:
-    """The sign between two operands, brackets around them left alone."""
-    start, end = source.end(left), source.start(right)
-    between = source.data[start:end].decode()
-    sign = re.search(rf"(?<![<>=!]){re.escape(old)}(?![<>=])", between)
-    if sign and "#" not in between:
-        at = start + len(between[: sign.start()].encode())
-        yield source.place(operator, at, at + len(old), new)
-
-
-OPERATORS: tuple[Operator, ...] = (
-    _comparisons, _words, _constants, _scales, _arguments, _conditions, _settings, _extremes, _ends,
-)  # fmt: skip
+def _find(source: Source, node: ast.AST) -> Iterator[Place]:
+    match node:
+        case ast.Compare(left, kinds, others):
+            for one, kind, other in zip([left, *others], kinds, others, strict=False):
+                sign = COMPARISONS[type(kind)]
+                for operator, table in (("comparison turned", TURNED), ("bound moved", MOVED)):
+                    if sign in table:
+                        yield from source.sign(operator, one, other, sign, table[sign])
+        case ast.BoolOp(word, values):
+            old, new = ("and", "or") if isinstance(word, ast.And) else ("or", "and")
+            for left, right in pairwise(values):
+                yield from source.sign("and for or", left, right, old, new)
+        case ast.Constant(int(number)) if type(number) is int:
+            for new in (number + 1, number - 1):
+                yield source.node("constant off by one", node, str(new))
+        case ast.BinOp(left, ast.Mult() | ast.Div() | ast.FloorDiv(), ast.Constant(value) as right):
+            end = re.search(r"\s*(\*|//?)\s*$", between := source.between(left, right))
+            if type(value) in (int, float) and end:
+                start = source.end(left)
+                yield source.place("scale forgotten", start, source.end(right), between[: end.start()])
+        case ast.Call(function, arguments):
+            if isinstance(function, ast.Name) and function.id in ("max", "min"):
+                yield source.node("max for min", function, {"max": "min", "min": "max"}[function.id])
+            for left, right in pairwise(arguments if ast.unparse(function) not in ALWAYS_ENDS else []):
+                first, second = source.text(left), source.text(right)
+                if not {type(left), type(right)} & {ast.Starred, ast.JoinedStr} and first != second:
+                    new = second + source.between(left, right) + first
+                    yield source.place("arguments swapped", source.start(left), source.end(right), new)
+        case ast.If(test) | ast.IfExp(test):
+            yield source.node("condition negated", test, f"not ({source.text(test)})")
+            if isinstance(node, ast.If):
+                yield source.node("branch dropped", test, "False")
+        case ast.Attribute(owner, name, ast.Load()):
+            field = Settings.model_fields.get(name)
+            if field and not field.is_required() and re.search(r"\b_?config$", ast.unparse(owner)):
+                yield source.node("default for setting", node, repr(field.default))
+        case ast.Subscript(_, place, ast.Load()):
+            if new := {"0": "-1", "-1": "0"}.get(source.text(place)):
+                yield source.node("first for last", place, new)
 
 
 def read_sources(root: Path = ROOT) -> dict[str, str]:
-    """Every module's text by its path."""
     paths = [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
     return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 
 def draw_slips(sources: Mapping[str, str], seed: int, rows: int) -> Iterator[Slip]:
-    """That many slips, all different."""
     places = {name: find_places(text) for name, text in sources.items()}
     names = [name for name in sources if places[name]]
     lengths = [sources[name].count("\n") for name in names]
@@ -231,12 +183,9 @@ def build_slip(number: int, file: str, text: str, place: Place) -> Slip:
     replacement = data[first : place.start] + place.new.encode() + data[place.end : last]
     return Slip(
         name=f"drawn-{number:02}",
-        says=f"{place.operator}: {_shorten(place.old)} is {_shorten(place.new)}",
-        file=file,
-        search=data[first:last].decode(),
-        replacement=replacement.decode(),
-        operator=place.operator,
-    )
+        says=f"{place.operator}: {_shorten(place.old)} is {_shorten(place.new)}", file=file,
+        search=data[first:last].decode(), replacement=replacement.decode(), operator=place.operator,
+    )  # fmt: skip
 
 
 def is_drawable(slip: Slip, text: str) -> bool:
@@ -250,7 +199,6 @@ def is_drawable(slip: Slip, text: str) -> bool:
 
 
 def format_slip(slip: Slip) -> str:
-    """The row as it stands in a table."""
     values = "".join(
         f"{name} = {format_text(getattr(slip, name))}\n"
         for name in ("name", "says", "operator", "file", "search", "replacement")
@@ -276,7 +224,6 @@ def _shorten(text: str) -> str:
 
 
 def main() -> None:
-    """Prints the rows."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants.drawing", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -58,7 +58,6 @@ class Count:
 
     @property
     def is_enough(self) -> bool:
-        """Whether all three bars are met."""
         return all(found >= bar for found, bar in zip(self.percent, BARS_PCT, strict=True))
 
 
@@ -77,7 +76,6 @@ def count_slips(slips: Sequence[Slip], found: dict[str, Found]) -> Count:
 
 
 def read_found(path: Path) -> dict[str, Found]:
-    """The results of earlier runs by slip."""
     if not path.exists():
         return {}
     rows = json.loads(path.read_text())["slips"]

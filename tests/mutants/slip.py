@@ -55,7 +55,6 @@ def read_slips(folder: Path) -> list[Slip]:
 
 
 def find_tests(slip: Slip, root: Path) -> tuple[str, ...]:
-    """The tests that must see a slip."""
     return slip.tests or find_nearest(slip.file, root)
 
 

@@ -100,37 +100,23 @@ VARIANTS: dict[str, Variant] = {
     "bf16": Variant(changes_result={"precision": "bf16"}, gates=BF16),
     "distilled": Variant(changes_result=DISTILLED, world_sizes=(2, 4)),
     "distilled in bf16, accumulated": Variant(
-        accumulate=2,
-        settings={"activation_checkpointing": "blocks"},
-        changes_result={"precision": "bf16", **DISTILLED},
-        world_sizes=(2,),
-        gates=BF16,
+        accumulate=2, settings={"activation_checkpointing": "blocks"},
+        changes_result={"precision": "bf16", **DISTILLED}, world_sizes=(2,), gates=BF16,
     ),
     "distilled in bf16": Variant(
         changes_result={"precision": "bf16", **DISTILLED}, only=("single",), gates=BF16
     ),
     "bf16_native": Variant(
-        settings={"precision": "bf16_native"},
-        changes_result={"precision": "bf16"},
-        only=OWN_BF16,
-        world_sizes=(2,),
-        gates=BF16_NATIVE,
+        settings={"precision": "bf16_native"}, changes_result={"precision": "bf16"}, only=OWN_BF16,
+        world_sizes=(2,), gates=BF16_NATIVE,
     ),
     "compiled": Variant(
-        accumulate=2,
-        settings={"compile": True},
-        only=COMPILED,
-        models=("vit_tiny", "vit_tiny + LoRA"),
-        nightly=True,
-        world_sizes=(2, 4),
+        accumulate=2, settings={"compile": True}, only=COMPILED, models=("vit_tiny", "vit_tiny + LoRA"),
+        nightly=True, world_sizes=(2, 4),
     ),
     "qwz": Variant(
-        accumulate=2,
-        settings={"zeropp": "qwz"},
-        only=("zeropp",),
-        world_sizes=(2, 4),
-        force_gathers=True,
-        gates=QWZ,
+        accumulate=2, settings={"zeropp": "qwz"}, only=("zeropp",), world_sizes=(2, 4),
+        force_gathers=True, gates=QWZ,
     ),
     "qgz": Variant(
         settings={"zeropp": "qgz"},
@@ -141,21 +127,14 @@ VARIANTS: dict[str, Variant] = {
         gates=QGZ,
     ),
     "hpz,qwz,qgz in bf16": Variant(
-        accumulate=2,
-        settings={"zeropp": "hpz,qwz,qgz"},
-        changes_result={"precision": "bf16"},
-        only=("zeropp",),
-        world_sizes=(4,),
-        force_gathers=True,
-        gates=QGZ,
+        accumulate=2, settings={"zeropp": "hpz,qwz,qgz"}, changes_result={"precision": "bf16"},
+        only=("zeropp",), world_sizes=(4,), force_gathers=True, gates=QGZ,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run that has to equal its reference."""
-
     strategy: str
     model: str
     world_size: int
@@ -182,11 +161,9 @@ class Case:
         return {
             "strategy": self.strategy,
             "micro_batch_size": GLOBAL_BATCH // (self.world_size * variant.accumulate),
-            **mesh_of(self.strategy, self.world_size),
-            **MODELS[self.model],
-            **variant.changes_result,
+            **mesh_of(self.strategy, self.world_size), **MODELS[self.model], **variant.changes_result,
             **variant.settings,
-        }
+        }  # fmt: skip
 
     def reference(self) -> Case:
         """One process, the whole batch at once, with nothing of what must not matter."""

@@ -85,7 +85,6 @@ def _furthest(left: list[float], right: list[float]) -> float:
 
 @pytest.fixture(scope="session")
 def references(matrix: Matrix, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every case in one process, whole batch."""
     folder = tmp_path_factory.mktemp("references")
     wanted = sorted({case.reference() for case in matrix.cases}, key=lambda case: case.name)
     complaint = _forks([Training(case.name, case) for case in wanted], folder).complaint(1)

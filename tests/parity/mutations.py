@@ -75,10 +75,8 @@ MUTATIONS = (
         ),
     ),
     Fault(
-        "clipping by each rank's own norm",
-        Case("fsdp", "vit_tiny", 2, "clipped"),
-        "trainer.engines.torch_engine:whole_norm",
-        _norm_of_the_rank,
+        "clipping by each rank's own norm", Case("fsdp", "vit_tiny", 2, "clipped"),
+        "trainer.engines.torch_engine:whole_norm", _norm_of_the_rank,
     ),
     Fault(
         "order of samples depends on world size",
@@ -90,52 +88,36 @@ MUTATIONS = (
         "optimizer state in bf16", Case("ddp", "cnn", 2, "adamw"), "torch.optim:AdamW.step", _state_in_bf16
     ),
     Fault(
-        "accumulated gradients not scaled",
-        Case("zero2", "cnn", 2, "accumulated"),
-        "trainer.strategies.zero:DeepSpeedEngine.__init__",
-        _accumulation_not_scaled,
+        "accumulated gradients not scaled", Case("zero2", "cnn", 2, "accumulated"),
+        "trainer.strategies.zero:DeepSpeedEngine.__init__", _accumulation_not_scaled,
     ),
     Fault(
-        "gradients never synchronised",
-        Case("ddp", "cnn", 2, "plain"),
-        "trainer.strategies.ddp:TorchEngine",
-        _never_synchronised,
+        "gradients never synchronised", Case("ddp", "cnn", 2, "plain"),
+        "trainer.strategies.ddp:TorchEngine", _never_synchronised,
     ),
     Fault(
-        "only the last micro-batch counts",
-        Case("fsdp", "cnn", 2, "accumulated"),
-        STEP,
+        "only the last micro-batch counts", Case("fsdp", "cnn", 2, "accumulated"), STEP,
         lambda whole: lambda self, batch, lr: whole(self, replace(batch, micro=batch.micro[-1:]), lr),
     ),
     Fault(
-        "shards of earlier micro-batches overwritten",
-        Case("fsdp", "cnn", 2, "accumulated"),
-        SYNC,
+        "shards of earlier micro-batches overwritten", Case("fsdp", "cnn", 2, "accumulated"), SYNC,
         _shards_overwritten,
     ),
     Fault(
         "whole gradients reduced before the last micro-batch",
-        Case("fsdp", "cnn", 2, "whole gradients"),
-        SYNC,
+        Case("fsdp", "cnn", 2, "whole gradients"), SYNC, _reduced_too_early,
+    ),
+    Fault(
+        "replicas reduce before the last micro-batch", Case("hsdp", "cnn", 4, "all three"), SYNC,
         _reduced_too_early,
     ),
     Fault(
-        "replicas reduce before the last micro-batch",
-        Case("hsdp", "cnn", 4, "all three"),
-        SYNC,
-        _reduced_too_early,
-    ),
-    Fault(
-        "gradients of the step before stay in ddp's buckets",
-        Case("ddp", "cnn", 2, "accumulated"),
-        "torch.optim:Optimizer.zero_grad",
-        _buckets_not_emptied,
+        "gradients of the step before stay in ddp's buckets", Case("ddp", "cnn", 2, "accumulated"),
+        "torch.optim:Optimizer.zero_grad", _buckets_not_emptied,
     ),
     Fault("a temperature 5 % too high", Case("fsdp", "vit_tiny", 2, "distilled"), *WARMER),
     Fault(
-        "a swapped teacher",
-        Case("zero2", "vit_tiny", 2, "distilled"),
-        "tests.parity.teachers:SEED",
+        "a swapped teacher", Case("zero2", "vit_tiny", 2, "distilled"), "tests.parity.teachers:SEED",
         lambda whole: whole + 1,
     ),
     Fault(
@@ -145,8 +127,7 @@ MUTATIONS = (
         lambda whole: lambda *given: whole(*given) / given[2] ** 2,
     ),
     Fault(
-        "taught what belongs to another image",
-        Case("ddp", "cnn", 2, "distilled"),
+        "taught what belongs to another image", Case("ddp", "cnn", 2, "distilled"),
         "trainer.models.model_with_loss:Teacher.answer",
         lambda whole: lambda self, images: whole(self, images[:1].expand_as(images)),
     ),
@@ -164,4 +145,4 @@ MUTATIONS = (
             lambda numbers, scales, bits: whole(numbers, scales.reshape(-1)[:1].expand(scales.numel()), bits)
         ),
     ),
-)
+)  # fmt: skip

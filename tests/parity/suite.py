@@ -53,8 +53,6 @@ DID_NOT_END = Difference(float("inf"), float("inf"), None, complaints=("did not 
 
 
 class Case(Protocol):
-    """One run that has to equal its reference."""
-
     @property
     def name(self) -> str: ...
 

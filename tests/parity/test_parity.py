@@ -1,19 +1,14 @@
-"""Every strategy is one process: per-step loss and gradient norm, and every parameter's first gradient.
-
-Losses alone are blind: averaging gradients that should be summed moved the loss by 9e-4 in 8 steps of Adam. Here is the
-small matrix, which leaves out nothing that a change could break unseen; all cases are in tests/nightly/parity.
-"""
+"""Every strategy is one process: per-step loss and gradient norm, and every parameter's first gradient."""
 
 import pytest
 
 from tests.parity.cases import MODELS, STRATEGIES, VARIANTS, WORLD_SIZES
 from tests.parity.matrix import FULL, SMALL
 from tests.parity.mutations import MUTATIONS
-from tests.parity.suite import Fault, Found, Matrix, Report, check_cases, check_fault
+from tests.parity.suite import Fault, Found, Report, check_cases, check_fault
 
 
 def test_only_compiled_blocks_wait_for_the_night() -> None:
-    """tests/trainer/strategies/slow/test_strategies.py has them in CI."""
     nightly = {name for name, variant in VARIANTS.items() if variant.nightly}
     assert nightly == {"compiled"} == VARIANTS.keys() - {case.variant for case in SMALL.cases}
 
@@ -27,9 +22,7 @@ def test_every_strategy_meets_every_model_and_several_variants_and_numbers() -> 
 
 
 @pytest.mark.parametrize("ranks", SMALL.world_sizes)
-def test_every_strategy_equals_one_process(
-    ranks: int, matrix: Matrix, trained: Found, report: Report
-) -> None:
+def test_every_strategy_equals_one_process(ranks, matrix, trained, report):
     check_cases([case for case in matrix.cases if case.world_size == ranks], trained, report)
 
 

@@ -107,8 +107,7 @@ def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:
     from trainer.strategies import build_engine, builds_empty
 
     sizes = {"run": "parity", "image_size": IMAGE_SIZE, "global_batch_size": GLOBAL_BATCH}
-    sgd = {"optimizer": "sgd", "lr": RATE, "weight_decay": 0.0}
-    config = Config(**sizes | sgd | case.settings())
+    config = Config(**sizes | {"optimizer": "sgd", "lr": RATE, "weight_decay": 0.0} | case.settings())
     rank, local_size = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     run = run_of(config, per_node=local_size)
     data = _open_digits()

@@ -1,8 +1,4 @@
-"""The whole thread, as `make demo` pulls it: real helm, real processes, real MLflow, real data, one report.
-
-With less training than the demo and with warm programs (tests/programs.py); tests/nightly/rehearsals runs the demo as
-it is. The losses of zero2 are compared with those of the others in tests/trainer/parity, a cluster's ddp in `make e2e`.
-"""
+"""The whole thread, as `make demo` pulls it: real helm, real processes, real MLflow, real data, one report."""
 
 import csv
 import json

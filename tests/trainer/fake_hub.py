@@ -44,12 +44,9 @@ def run_fake_hub(repositories: Mapping[str, Mapping[str, bytes]]) -> Iterator[st
             identity = name.split("/", 1)[1]
             siblings = [{"rfilename": file} for file in files]
             facts = {
-                "id": identity,
-                "modelId": identity,
-                "sha": COMMIT,
-                "siblings": siblings,
+                "id": identity, "modelId": identity, "sha": COMMIT, "siblings": siblings,
                 "private": False,
-            }
+            }  # fmt: skip
             self._send(200, json.dumps(facts).encode())
 
         def _file(self, path: str) -> None:
@@ -82,7 +79,6 @@ def run_fake_hub(repositories: Mapping[str, Mapping[str, bytes]]) -> Iterator[st
 
 
 def list_tree(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """Files and the folders above them."""
     folders = {"/".join(path.split("/")[:depth]) for path in files for depth in range(1, path.count("/") + 1)}
     tree: list[dict[str, Any]] = [
         {"type": "directory", "path": folder, "oid": "0", "size": 0} for folder in sorted(folders)

@@ -47,11 +47,9 @@ class Shape:
         """Parameters without the head, for images of one patch: one position besides that of the class."""
         width = self.width
         block = 12 * width**2 + 13 * width
-        embeddings = (3 * 16 * 16 + 1) * width + width + 2 * width
-        return self.layers * block + embeddings + 2 * width
+        return self.layers * block + ((3 * 16 * 16 + 1) * width + width + 2 * width) + 2 * width
 
     def head(self, classes: int) -> int:
-        """Parameters of the new head."""
         return classes * (self.width + 1)
 
     @property
@@ -71,8 +69,7 @@ def check_every_strategy_fine_tunes(
         assert resolved["parameters"] == resolved["trainable_parameters"] == shape.body + shape.head(classes)
         assert resolved["initial_weights_sha256"] == runs["ddp"]["resolved"]["initial_weights_sha256"]
         assert runs[run]["losses"] == pytest.approx(runs["ddp"]["losses"], abs=1e-5)
-    lora = runs["lora"]["resolved"]
-    assert lora["trainable_parameters"] == shape.adapters + shape.head(classes)
+    assert runs["lora"]["resolved"]["trainable_parameters"] == shape.adapters + shape.head(classes)
     assert runs["lora"]["losses"][0] == pytest.approx(runs["ddp"]["losses"][0], abs=1e-5)  # B starts at 0
     assert runs["lora"]["losses"][1:] != pytest.approx(runs["ddp"]["losses"][1:], abs=1e-5)
     for run in runs.values():

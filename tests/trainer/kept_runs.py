@@ -22,7 +22,6 @@ def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
 
 
 def be_worker() -> None:
-
     raise SystemExit(run_worker())
 
 
@@ -36,13 +35,13 @@ def train(
 ) -> Path:
     """Runs `target` in every rank, checks how they end; the run directory."""
     done = fork_ranks(target, ranks, env=settings(results, strategy, **more), grace_s=20)
-    ended = {r.exit_code for r in done}
-    assert ended == set(codes), "\n".join(r.output[-2500:] for r in done)
+    assert {r.exit_code for r in done} == set(codes), "\n".join(r.output[-2500:] for r in done)
     return results / "default" / strategy
 
 
-def lines(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+def lines(folder: Path, kind: str = "") -> list[dict]:
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if kind in ("", line["kind"])]
 
 
 def read(folder: Path, name: str) -> dict:

@@ -5,10 +5,7 @@ from typing import Any
 
 
 def pickle_enums_by_name() -> None:
-    """From here on this process pickles every enum that it knows as Python 3.11.2 does: getattr(class, name).
-
-    3.11.7 and 3.12 call the class with the value. For a rank of `run_ranks`: it is not taken back.
-    """
+    """From here on this process pickles every enum that it knows as Python 3.11.2 does: getattr(class, name)."""
 
     def reduce(member: Any, protocol: int) -> Any:
         return getattr, (type(member), member._name_)

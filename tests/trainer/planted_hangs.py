@@ -28,7 +28,6 @@ def keep_the_lock() -> None:
 
 
 def stop_itself() -> None:
-    """As a frozen container or a debugger."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -41,19 +40,13 @@ def read_what_never_comes() -> None:
 
 
 WAYS = {
-    "python": sleep_in_python,
-    "lock": keep_the_lock,
-    "stopped": stop_itself,
+    "python": sleep_in_python, "lock": keep_the_lock, "stopped": stop_itself,
     "data": read_what_never_comes,
-}
+}  # fmt: skip
 
 
 def plant(way: str, rank: int, step: int = FROM_STEP, place: str = "data") -> None:
-    """In this process, if it is that rank.
-
-    Args:
-        place: `data`, where the batch of the step is made, or `backward`, inside its backward pass.
-    """
+    """In this process, if it is that rank."""
     from trainer.tasks.image_task import ImageTask  # by all ranks, so that they start alike
     from trainer.tasks.text_task import TextTask
 

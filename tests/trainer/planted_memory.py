@@ -1,7 +1,4 @@
-"""Ranks that run out of an accelerator's memory where a test says so, under the real launcher.
-
-`PYTHONPATH` of the launcher gets a folder with a `sitecustomize` that plants torch's own error in the engines' step.
-"""
+"""Ranks that run out of an accelerator's memory where a test says so, under the real launcher."""
 
 import json
 from pathlib import Path
@@ -27,11 +24,7 @@ if any(part == "trainer.worker" for part in sys.orig_argv):
 
 
 def plant(folder: Path, *places: tuple[int, int, int]) -> dict[str, str]:
-    """For the environment of the launcher.
-
-    Args:
-        places: (rungs climbed, step counted from the start of the ranks, rank).
-    """
+    """For the environment of the launcher."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sitecustomize.py").write_text(CONTENT)
     return {"PYTHONPATH": str(folder), "PLANTED_MEMORY": json.dumps(places)}

@@ -6,7 +6,6 @@ from trainer.engine import Engine, Snapshot
 
 
 def save_state(engine: Engine, folder: Path) -> None:
-    """Every rank writes into `folder`, which exists; collective."""
     write(engine.snapshot(), folder)
 
 

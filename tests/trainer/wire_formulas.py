@@ -28,8 +28,6 @@ BUCKET_BYTES = 25 << 20  # DistributedDataParallel's bucket_cap_mb
 
 
 class Parameter(NamedTuple):
-    """One parameter of a model."""
-
     shape: tuple[int, ...]
     trainable: bool = True
     is_product_weight: bool = False
@@ -83,7 +81,6 @@ def textbook_bytes(
 
 
 def single_traffic() -> Traffic:
-    """Nothing."""
     return Traffic()
 
 

@@ -69,7 +69,6 @@ class Work:
 
     @property
     def layers(self) -> list[int]:
-        """Numbers of the layers that this rank holds."""
         parts = split_layers(self.shape.layers, self.stages)
         return [layer for stage in self.own_stages for layer in parts[stage]]
 
@@ -80,7 +79,6 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Of a micro-batch on one cp rank."""
         return self.rows * self.seq_len // self.axes.cp
 
     @property
@@ -89,7 +87,6 @@ class Work:
 
 
 def decoder_traffic(work: Work) -> Operations:
-    """Every collective of `work`."""
     found: Operations = {}
     for axis, kind, count, size in (*_tensor(work), *_pipeline(work), *_context(work), *_experts(work)):
         _add(found, axis, kind, count * work.micro_batches, count * work.micro_batches * size)
@@ -151,8 +148,7 @@ def _experts(work: Work) -> Iterator[Row]:
     shape, layers, again = work.shape, len(work.layers), work.again
     if work.axes.ep == 1:
         return
-    parts = work.axes.tp if work.sequence_parallel else 1
-    chosen = work.tokens // parts * shape.experts_per_token
+    chosen = work.tokens // (work.axes.tp if work.sequence_parallel else 1) * shape.experts_per_token
     yield "ep", "all_to_all", layers + again, shape.experts * 4  # int32
     yield "ep", "all_to_all", 2 * layers + again, chosen * 4  # weights of the answers, fp32
     yield "ep", "all_to_all", 4 * layers + 2 * again, chosen * shape.hidden * ELEMENT
@@ -190,7 +186,6 @@ def _groups(work: Work) -> Iterator[_Group]:
 
 
 def _root_names(work: Work, stage: int) -> list[str]:
-    """Parameters of a stage outside its layers."""
     names = [EMBEDDING] if stage == 0 else []
     if stage == work.stages - 1:
         names.append("hf.model.norm.weight")

@@ -229,16 +229,11 @@ def check(run: Run, counted: Found) -> None:
     elif run.strategy in ("fsdp", "hsdp"):
         shards = given.get("dp_shard", ranks)
         assert found == sharded_traffic(
-            root,
-            blocks,
-            shards=shards,
-            replicas=ranks // shards,
-            micro_batches=micro,
-            reduced_element=reduced,
-            product_element=2 if "precision" in given else 4,
+            root, blocks, shards=shards, replicas=ranks // shards, micro_batches=micro,
+            reduced_element=reduced, product_element=2 if "precision" in given else 4,
             reshards=given.get("reshard_after_forward") != "off",
             accumulates_sharded=given.get("accumulate") != "whole",
-        )
+        )  # fmt: skip
         if run.strategy == "fsdp" and not given:
             assert found.wire_bytes / textbook_bytes("fsdp", size, ranks, micro) == pytest.approx(1, abs=0.04)
     elif "zeropp" in given:

@@ -68,8 +68,7 @@ def evict(lab: Lab, each: Run) -> None:
 
 
 def suspend_and_resume(lab: Lab, each: Run) -> float:
-    values = {**each.values, "run.suspend": "true"}
-    lab.helm("upgrade", each.name, each.chart, values, files=each.files)
+    lab.helm("upgrade", each.name, each.chart, {**each.values, "run.suspend": "true"}, files=each.files)
     wait_until(lambda: not lab.pods(each.name), "no pods", 150)
     assert lab.conditions(f"{each.resource}/{each.name}").get("Suspended") == "True"
     began = time.time()
@@ -232,7 +231,6 @@ def _count_lost(starts: Lines, trained: Lines) -> int:
 
 
 def write_row(strategy: str, fault: Fault, cost: Cost) -> dict[str, Any]:
-    """As `tests.faults.outcome.judge_fault` writes one: tests.faults.outcome.write_table takes both."""
     return {
         "fault": f"{fault.number} {strategy}", "what": fault.what, "injected": fault.injected, "must": fault.must,
         "stand_in": fault.stand_in, "passed": not cost.problems, "tests": 1,

@@ -70,18 +70,14 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Strategy:
-    """What is disturbed: `run` under other names."""
-
     name: str
     run: Run
 
     def named(self, what: str, **values: Any) -> Run:
-        """The same run as `<what>-<strategy>`, with further values."""
         return replace(self.run, release=f"{what}-{self.name}", values=self.run.values | values)
 
     @property
     def whole(self) -> Run:
-        """That nobody disturbs."""
         return self.named("whole")
 
     @property
@@ -136,9 +132,7 @@ def record() -> Record:
 
 
 @each_strategy
-def test_a_run_survives_one_fault_after_the_other(
-    labs: dict[str, Lab], record: Record, strategy: Strategy
-) -> None:
+def test_a_run_survives_one_fault_after_the_other(labs, record, strategy):
     lab, whole, long = labs[strategy.run.place], strategy.whole, strategy.long
     with installed(lab, whole):
         began = time.monotonic()

@@ -1,7 +1,4 @@
-"""A part of the trainer's tests inside the trainer's image: what a developer's machine has otherwise shows here.
-
-First of all, while nothing else is on the cluster: 75 s of processor time.
-"""
+"""A part of the trainer's tests inside the trainer's image: what a developer's machine has otherwise shows here."""
 
 import pytest
 

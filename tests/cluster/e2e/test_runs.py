@@ -1,8 +1,4 @@
-"""What `make e2e` shows: the path of a run, and one that goes on from its checkpoint, for ddp, zero2 and nd.
-
-The order saves time on two cores: all runs are installed at once, and the runs that are disturbed train while those
-before them are looked at. A disturbed run is compared with the one of the path: they have the same settings.
-"""
+"""What `make e2e` shows: the path of a run, and one that goes on from its checkpoint, for ddp, zero2 and nd."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +29,6 @@ def judge_layout(summary: dict[str, Any]) -> None:
 
 
 def llm(release: str = "", values: dict[str, Any] | None = None) -> Run:
-    """A run of llm-2d, smaller than the example."""
     given: Any = {"values": LLM | (values or {}), "files": ("llm_tiny.yaml",), "judge": judge_layout}
     return Run("llm-2d", release, processes=4, steps=60, **given)
 

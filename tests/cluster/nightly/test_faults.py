@@ -1,8 +1,4 @@
-"""Real faults on a real cluster that a run does not survive, or does not notice; docs/stops.md says how each ends.
-
-Those that it survives - a pod deleted or evicted, a suspension, MLflow or the operator lost - are in
-tests/cluster/disturbed. Every run here is small and trains for seconds.
-"""
+"""Real faults on a real cluster that a run does not survive, or does not notice; docs/stops.md says how each ends."""
 
 import json
 import time
@@ -76,8 +72,7 @@ def test_a_job_that_cannot_run_fails_at_once(lab: Lab) -> None:
     assert "no-sense" not in lab.on_volume("ls", f"{MOUNT}/e2e")
 
     def analysis_failed() -> str | None:
-        jobs = lab.get("jobs", "-l", "app.kubernetes.io/instance=no-sense")["items"]
-        (job,) = pick_jobs(jobs, ANALYSIS)
+        (job,) = pick_jobs(lab.get("jobs", "-l", "app.kubernetes.io/instance=no-sense")["items"], ANALYSIS)
         return read_job_end(job)
 
     wait_until(analysis_failed, "the analysis Job to end, with nothing to analyse", 180)

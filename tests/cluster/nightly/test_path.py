@@ -25,12 +25,10 @@ def test_from_install_to_uninstall(labs: dict[str, Lab], place: str, tmp_path: P
 
 PODS = 8
 LAYOUTS = {
-    "llm-1d": {"dp_replicate": 8},
-    "llm-2d": {"pp": 2, "dp_shard": 4},
-    "llm-3d": {"pp": 2, "dp_shard": 2, "tp": 2},
-    "llm-4d": {"pp": 2, "dp_shard": 2, "tp": 2},
+    "llm-1d": {"dp_replicate": 8}, "llm-2d": {"pp": 2, "dp_shard": 4},
+    "llm-3d": {"pp": 2, "dp_shard": 2, "tp": 2}, "llm-4d": {"pp": 2, "dp_shard": 2, "tp": 2},
     "llm-5d": {"pp": 2, "dp_shard": 2, "tp": 2, "ep": 4},
-}
+}  # fmt: skip
 VALUES = {
     "run.nodes": PODS,
     "run.processesPerNode": 1,
@@ -53,7 +51,6 @@ def test_a_layout_runs_on_eight_pods(lab: Lab) -> None:
 
 
 def test_the_five_layouts_are_compared(lab: Lab, tmp_path: Path) -> None:
-    """Bubble and traffic of each axis: tests/nightly/rehearsals/test_llm.py."""
     lab.stratlab("compare", "llm", "--on-cluster", "--output", tmp_path / "report")
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     losses = {row["run"]: row["test_loss"] for row in report["runs"]}
@@ -86,13 +83,11 @@ def read_analysis(lab: Lab) -> dict[str, Any]:
 
 
 def upgrade(lab: Lab, **analysis: Any) -> None:
-    """Another analysis of the run, which has ended."""
     values = SHARED.values | {f"run.analysis.{name}": value for name, value in analysis.items()}
     lab.helm("upgrade", SHARED.name, SHARED.chart, values)
 
 
 def wait_for_analysis(lab: Lab, shares: int) -> dict[str, Any]:
-    """Its only Job, Complete."""
     lab.watch(SHARED.name)
     (job,) = lab.get("jobs", "-l", COMPONENT)["items"]
     assert job["status"].get("succeeded") == shares, job["status"]
@@ -100,8 +95,6 @@ def wait_for_analysis(lab: Lab, shares: int) -> dict[str, Any]:
 
 
 def lose_a_share(lab: Lab) -> None:
-    """Kills a pod whose traces are being read."""
-
     def find() -> str:
         pods = [
             pod for pod in lab.get("pods", "-l", COMPONENT)["items"] if pod["status"]["phase"] == "Running"

@@ -1,7 +1,4 @@
-"""A pod is lost, a rank is killed: every strategy goes on from its checkpoint, under both kinds of job.
-
-`make e2e` shows it for ddp, zero2 and nd.
-"""
+"""A pod is lost, a rank is killed: every strategy goes on from its checkpoint, under both kinds of job."""
 
 from dataclasses import replace
 from typing import Any

@@ -30,11 +30,9 @@ SHORT: dict[str, Any] = {
     "run.config.lr_schedule": "constant",  # a cosine follows the length of the run, which then cannot be extended
 }
 LIMITED = SHORT | {
-    "run.nodes": 2,
-    "run.resources.limits.cpu": "500m",
-    "run.resources.requests.cpu": "100m",
+    "run.nodes": 2, "run.resources.limits.cpu": "500m", "run.resources.requests.cpu": "100m",
     "run.analysis.resources.limits.cpu": "1",
-}
+}  # fmt: skip
 TOOL = "limits.cpu=200m"
 HARD = "3400m"
 """Of limits.cpu: MLflow with 2, two workers, a waiter and a tool's pod. Beside an analysis that waits with 1 only one
@@ -64,7 +62,6 @@ def train(lab: Lab, release: str, values: dict[str, Any]) -> None:
 
 
 def steps_of(lab: Lab, release: str) -> list[int]:
-    """Those whose loss the run has recorded."""
     lines = lab.read_lines(f"operating/{release}/metrics.jsonl")
     return sorted({line["step"] for line in lines if "loss" in line})
 
@@ -122,15 +119,9 @@ def use_tls(lab: Lab, folder: Path) -> Iterator[None]:
     """MLflow speaks TLS on its port, with a certificate of an authority that nobody knows."""
     key, certificate = folder / "tls.key", folder / "tls.crt"
     names = [
-        "-subj",
-        "/CN=mlflow",
-        "-addext",
-        "subjectAltName=DNS:mlflow",
-        "-keyout",
-        key,
-        "-out",
+        "-subj", "/CN=mlflow", "-addext", "subjectAltName=DNS:mlflow", "-keyout", key, "-out",
         certificate,
-    ]
+    ]  # fmt: skip
     run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names])
     lab.kubectl("create", "secret", "tls", "own-tls", f"--cert={certificate}", f"--key={key}")
     lab.kubectl("create", "configmap", "company-ca", f"--from-file=ca.crt={certificate}")
@@ -175,7 +166,6 @@ def test_a_private_authority_reaches_every_pod(lab: Lab, tmp_path: Path) -> None
 
 @contextmanager
 def limited(lab: Lab) -> Iterator[None]:
-    """A quota of limits.cpu, and a LimitRange."""
     ranges = {"limits": [{"type": "Container", "max": {"cpu": "2"}, "default": {"cpu": "2"}}]}
     try:
         lab.apply(

@@ -36,17 +36,14 @@ def build_objects(namespace: str) -> list[dict[str, Any]]:
     objects = [build_object(kind, NAME, spec) | {"apiVersion": GROUP} for kind, spec in specs.items()]
     objects[-1]["metadata"]["namespace"] = namespace
     urgent = {
-        "apiVersion": GROUP,
-        "kind": "WorkloadPriorityClass",
-        "metadata": {"name": URGENT},
+        "apiVersion": GROUP, "kind": "WorkloadPriorityClass", "metadata": {"name": URGENT},
         "value": 100,
-    }
+    }  # fmt: skip
     return [*objects, urgent]
 
 
 @contextmanager
 def use_queue(lab: Lab) -> Iterator[None]:
-    """Removed afterwards, by its names."""
     text = build_list(build_objects(lab.namespace))
     try:
         run([KUBECTL, "apply", "-f", "-"], text=text)
@@ -107,7 +104,6 @@ def test_a_run_is_preempted_and_resumed(lab: Lab, kind: Run, tmp_path: Path) -> 
     lab.install(whole.name, whole.chart, whole.values)
     lab.watch(whole.name)
     check_resumed(lab, Fault(low, whole))
-    names = [whole.name, low.name]
-    check_comparison(lab, f"queued-{api}", names, tmp_path / "report")
+    check_comparison(lab, f"queued-{api}", [whole.name, low.name], tmp_path / "report")
     for each in (low, whole):
         lab.uninstall(each.name)

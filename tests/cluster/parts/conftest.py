@@ -17,8 +17,6 @@ RESULTS = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage
 
 
 class Cluster(Lab):
-    """`namespace` is empty at first."""
-
     @property
     def connection(self) -> Connection:
         return connect(namespace=self.namespace)
@@ -40,7 +38,6 @@ class Cluster(Lab):
         self.apply(build_object("PersistentVolumeClaim", name, RESULTS))
 
     def names(self) -> list[str]:
-        """Of all pods that are not going."""
         pods = self.get("pods")["items"]
         return [pod["metadata"]["name"] for pod in pods if not pod["metadata"].get("deletionTimestamp")]
 
@@ -52,10 +49,8 @@ def build_job(
     labels = {"app.kubernetes.io/instance": name, "app.kubernetes.io/component": "training"}
     notes = {"stratlab/run-directory": f"/results/demo/{name}", "stratlab/processes": "1"}
     container: dict[str, Any] = {
-        "name": "pytorch",
-        "image": image or find_image(),
-        "command": ["sh", "-c", script],
-    }
+        "name": "pytorch", "image": image or find_image(), "command": ["sh", "-c", script],
+    }  # fmt: skip
     pod: dict[str, Any] = {"containers": [container], "terminationGracePeriodSeconds": 1}
     if restricted:
         container["securityContext"], pod["securityContext"] = RESTRICTED, USER

@@ -1,7 +1,4 @@
-"""The values of three clouds on a real API server, and pods that really start with what `run.pod` can add.
-
-The cluster has no cards and one node: of the clouds' pods the admission is shown.
-"""
+"""The values of three clouds on a real API server, and pods that really start with what `run.pod` can add."""
 
 import json
 from collections.abc import Iterator
@@ -50,7 +47,6 @@ touch /usr/local/sets/mine && echo written; touch /etc/nccl/x || echo kept
 
 @pytest.fixture(scope="module")
 def places() -> Iterator[dict[str, Cluster]]:
-    """A namespace for each level, which enforces it."""
     with ExitStack() as stack:
         yield {level: stack.enter_context(use_namespace(level)) for level in LEVELS}
 
@@ -76,15 +72,13 @@ def test_the_admission_is_what_the_page_says(places: dict[str, Cluster], cloud: 
 
 
 def test_a_pod_starts_with_what_restricted_allows(places: dict[str, Cluster]) -> None:
-    """With a shell in place of the trainer."""
     cluster = places["restricted"]
     for claim in ("results", "sets"):
         cluster.claim(claim)
     cluster.kubectl("create", "configmap", "topology", "--from-literal=topology.xml=<system/>")
     cluster.kubectl("create", "secret", "generic", "login", "--from-literal=token=sesame")
     cluster.kubectl("create", "serviceaccount", "trainer")
-    documents = render(HELM, ROOT / "charts" / "ddp", values={"run": STARTS}, release="starts")
-    job = pick(documents, "PyTorchJob")
+    job = pick(render(HELM, ROOT / "charts" / "ddp", values={"run": STARTS}, release="starts"), "PyTorchJob")
     job["metadata"]["namespace"] = cluster.namespace
     (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     container |= {"image": find_image(), "command": ["sh", "-c", SHOW]}

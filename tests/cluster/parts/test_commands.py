@@ -81,9 +81,7 @@ def test_what_cannot_start_or_takes_too_long_is_told_and_ctrl_c_leaves_nothing(c
     wait_until(lambda: not cluster.names(), "its pod is gone", 30)
 
 
-def test_a_waiter_outlives_restarts_and_suspension_and_ends_with_a_deletion(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_waiter_outlives_restarts_and_suspension_and_ends_with_a_deletion(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(resource_module, "OTHER_SILENCE_S", 0.3)
     write_attempt(tmp_path / "demo", 143)
     cluster.submit("stop", "trap 'exit 143' TERM; sleep 600 & wait", suspended=True)
@@ -116,8 +114,6 @@ exit 143
 
 
 class Typed:
-    """One command, and what it has printed."""
-
     def __init__(self, cluster: Cluster, folder: Path, *arguments: str) -> None:
         self._log = folder / f"{arguments[0]}.log"
         command = [str(STRATLAB), *arguments, "-n", cluster.namespace]
@@ -153,9 +149,7 @@ def test_attempts_are_counted_and_followed(cluster: Cluster, tmp_path: Path) -> 
         ("lost", {"image": "example.test/missing:1"}, "ImagePull"),
     ],
 )
-def test_why_no_pod_starts(
-    cluster: Cluster, tmp_path: Path, release: str, options: dict[str, Any], why: str
-) -> None:
+def test_why_no_pod_starts(cluster, tmp_path, release, options, why):
     cluster.submit(release, "true", **options)
     watching = Typed(cluster, tmp_path, "watch", release)
     watching.says(why)

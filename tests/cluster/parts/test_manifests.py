@@ -45,14 +45,12 @@ def test_mlflow_answers_by_its_names_and_keeps_its_data(lab: Lab) -> None:
     search = f":5000/{API}/experiments/search?max_results=1"
     ends = ("", *(f".{lab.namespace}{end}" for end in ("", ".svc", ".svc.cluster.local")))
     answers = call(
-        lab,
-        *(("GET", f"mlflow{end}{search}", None) for end in ends),
+        lab, *(("GET", f"mlflow{end}{search}", None) for end in ends),
         ("GET", f"{address}:5000/health", None),
         ("POST", f"mlflow:5000/{API}/experiments/create", {"name": "kept"}),
-        ("PUT", f"mlflow:5000/{FILE}", "some text"),
-        ("GET", f"{address}{search}", None),
+        ("PUT", f"mlflow:5000/{FILE}", "some text"), ("GET", f"{address}{search}", None),
         ("GET", "mlflow:5000/ajax-api/3.0/jobs/1", None),
-    )
+    )  # fmt: skip
     codes = [code for code, _ in answers]
     assert codes[:-1] == [200] * 7 + [403], "by its address it is refused"
     assert codes[-1] >= 400, "job execution is off"
@@ -82,7 +80,6 @@ MAY_NOT = {
 
 
 def ask(lab: Lab, who: str, rights: list[str], namespace: str) -> list[bool]:
-    """`kubectl auth can-i`, of each."""
     account = {"user": USER, "analysis": f"system:serviceaccount:{lab.namespace}:stratlab-analysis"}[who]
     reviews = []
     for verb, group, resource in (right.split(" ") for right in rights):

@@ -20,11 +20,8 @@ from tests.cluster.lab import IMAGES, ROOT, Lab, wait_until
 pytestmark = pytest.mark.cluster
 
 SETTINGS: dict[str, Any] = {
-    "run.nodes": 1,
-    "run.processesPerNode": 1,
-    "run.config.max_attempts": 1,
-    "run.config.epochs": 20,
-}
+    "run.nodes": 1, "run.processesPerNode": 1, "run.config.max_attempts": 1, "run.config.epochs": 20,
+}  # fmt: skip
 SETTINGS |= {"run.resources.requests.memory": "100Mi"}
 
 
@@ -39,15 +36,8 @@ def write_sweep(folder: Path, lab: Lab, comparison: str, **content: Any) -> Path
 
 def start(file: Path, *options: str) -> subprocess.Popen[str]:
     command: list[Any] = [
-        sys.executable,
-        "-m",
-        "stratlab",
-        "sweep",
-        file,
-        "--output",
-        file.parent / "report",
-        *options,
-    ]
+        sys.executable, "-m", "stratlab", "sweep", file, "--output", file.parent / "report", *options,
+    ]  # fmt: skip
     with open(file.parent / "log", "a") as log:
         return subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -55,7 +45,6 @@ def start(file: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def end(file: Path, code: int, *options: str) -> None:
-    """A start that comes to its end."""
     assert start(file, *options).wait(timeout=900) == code, (file.parent / "log").read_text()
 
 

@@ -50,8 +50,7 @@ def call(
     test = machine / f"test_{machine.name}.py"
     command: list[Any] = [sys.executable, ROOT / "tests/cluster/run", *options, machine / cluster, test]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    result = RESULTS / f"{machine.name}.json"
-    content = json.loads(result.read_text())
+    content = json.loads((RESULTS / f"{machine.name}.json").read_text())
     for left in RESULTS.glob(f"{machine.name}*"):
         left.unlink()
     calls = machine / "calls"
@@ -100,6 +99,5 @@ def test_a_cluster_is_started_gets_the_images_and_goes_one_run_after_the_other(m
 def test_what_fails_before_the_tests(machine: Path, failing: str, exit_code: int, ran: list[str]) -> None:
     """A cluster that cannot be had is no fault of the project; an image that cannot be built or loaded is."""
     code, last, result, _ = call(machine, FAILING=failing)
-    assert code == exit_code
-    assert [part["part"] for part in result["parts"]] == ran
+    assert (code, [part["part"] for part in result["parts"]]) == (exit_code, ran)
     assert last.startswith("SKIPPED:") == (exit_code == 0)

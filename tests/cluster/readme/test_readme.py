@@ -1,7 +1,4 @@
-"""What docs/cluster.md asks a user to type, typed: each command must succeed, and leave what it promises.
-
-tests/cluster/run ../shared/cluster tests/cluster/readme --exitfirst
-"""
+"""What docs/cluster.md asks a user to type, typed: each command must succeed, and leave what it promises."""
 
 import json
 import os
@@ -48,7 +45,6 @@ def test_the_commands_in_their_order(shell: dict[str, str]) -> None:
 
 
 def type_in(shell: dict[str, str], step: Step) -> str:
-    """What the command prints, which succeeds."""
     limit_s = SWEEP_S if step.told == LAST else PATIENCE_S
     command = ["bash", "-c", step.line or "true"]
     done = subprocess.run(command, cwd=ROOT, env=shell, capture_output=True, text=True, timeout=limit_s)
@@ -70,6 +66,5 @@ def judge(step: Step, printed: str) -> None:
 
 
 def read_runs(folder: Path) -> list[str]:
-    """The finished runs of a report."""
     report = json.loads((folder / "report.json").read_text())
     return [run["run"] for run in report["runs"] if run["status"] == "finished"]

@@ -42,7 +42,6 @@ def no_sums() -> AbstractContextManager[Any]:
 
 
 def no_statistics() -> AbstractContextManager[Any]:
-    """Each rank normalises with its own."""
     return of_layers("all_gather", lambda gathered, own: [each.copy_(own) for each in gathered])
 
 

@@ -74,9 +74,7 @@ def test_a_survivor_ends_with_1_and_what_was_caught_is_not_tried_again(tree: Pat
     assert call(tree, run) == 0
 
 
-def test_pytest_itself_is_asked_in_a_copy_and_tests_that_hang_are_ended(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pytest_itself_is_asked_in_a_copy_and_tests_that_hang_are_ended(tree, monkeypatch):
     with copy_tree(tree) as copy, WarmTests(libraries=["pytest", "not_installed"]) as run:
         assert run(copy, ["test_sums.py"]) == (0, "")
         with planted(SLIP, copy):

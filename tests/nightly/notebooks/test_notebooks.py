@@ -15,7 +15,6 @@ SECONDS: dict[str, float] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def facts() -> object:
-    """How long each took, for the suite's result."""
     yield
     RAW.mkdir(parents=True, exist_ok=True)
     (RAW / "notebooks.json").write_text(json.dumps({"seconds": SECONDS}, indent=1))

@@ -62,39 +62,6 @@ def test_signals_from_before_torch_listens_until_its_very_end_leave_the_code_143
     assert read_lines(ledger)[-1]["exit_code"] == 143
 
 
-SIGNAL_AS_THE_CLOCK_IS_READ = """
-import os, runpy, signal, sys, time, types
-from torch.distributed.elastic.metrics import api
-
-def read_clock():
-    reader = sys._getframe(1)
-    if "_monitor_workers" in str(reader.f_locals.get("key")) and os.path.getsize(os.environ["METRICS"]):
-        api.time = time
-        os.kill(os.getpid(), signal.SIGTERM)
-    return time.time()
-
-api.time = types.SimpleNamespace(time=read_clock)
-sys.argv = ["-m"]
-runpy.run_module("trainer", run_name="__main__", alter_sys=True)
-"""
-
-
-def test_a_signal_while_torch_looks_at_its_ranks_loses_no_step(tmp_path):
-    """Its agent makes another exception of what interrupts it before it has read its clock, and would end the ranks at
-    once. Seen once in hundreds of signals."""
-    folder = tmp_path / "default" / "try"
-    folder.mkdir(parents=True)
-    metrics = folder / "metrics.jsonl"
-    metrics.touch()
-    env = environment(tmp_path, **ONE, TRAINER_STEPS="100000", METRICS=str(metrics))
-    command = [sys.executable, "-c", SIGNAL_AS_THE_CLOCK_IS_READ]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 143 and "SIGTERM" in done.stderr, done.stderr[-3000:]
-    assert "UnboundLocalError" not in done.stderr
-    reached = max(line["step"] for line in read_lines(metrics))
-    assert [path.name for path in (folder / "checkpoints").glob("step_*")] == [f"step_{reached:08d}"]
-
-
 def test_a_planted_kill_is_told_as_planted_and_torch_has_the_last_word_on_accelerators(tmp_path):
     done = launch(tmp_path / "a", TRAINER_FAULT="kill@5", TRAINER_ALLOW_FAULTS="true", **ONE)
     assert (done.returncode, find_codes(done.stderr)) == (137, ["SL-kill-planted"]), done.stderr[-2000:]
@@ -178,7 +145,6 @@ def start(results: Path, folder: Path, **more: str) -> subprocess.Popen[str]:
 
 
 def finish(*launchers: subprocess.Popen[str]) -> list[str]:
-    """What each has said; none stays behind."""
     try:
         return [launcher.communicate(timeout=300)[1] for launcher in launchers]
     finally:

@@ -18,11 +18,9 @@ from tests.notebooks.cells import TWO_T4, read_cells
 STRATLAB = Path(sys.executable).with_name("stratlab")
 QUICKSTART = ROOT / "docs" / "start.md"
 SECTIONS = (
-    "1. Read the answer (5 minutes)",
-    "2. Look into a run (5 minutes)",
-    "3. Change one thing (10 minutes)",
-    "4. Use your own data and model (30 minutes)",
-)
+    "1. Read the answer (5 minutes)", "2. Look into a run (5 minutes)",
+    "3. Change one thing (10 minutes)", "4. Use your own data and model (30 minutes)",
+)  # fmt: skip
 FEWER = ("--set", "run.config.epochs=2", "--set", "run.config.profile_steps=3")
 
 
@@ -38,7 +36,6 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def check_comparable(report: dict[str, Any], runs: list[str], name: str = "run") -> None:
-    """All of them have finished."""
     assert [(row[name], row["status"]) for row in report["runs"]] == [(run, "finished") for run in runs]
     assert report["fairness"]["verdict"] == "comparable", report["fairness"]["reason"]
 
@@ -97,7 +94,6 @@ def test_the_best_of_each_is_compared_and_the_report_says_how(tmp_path: Path) ->
 
 
 def test_students_of_one_teacher_are_comparable_and_the_one_without_is_not(tmp_path: Path) -> None:
-    """The commands of docs/distillation.md with less training."""
     commands = read_section("Try it here", ROOT / "docs" / "distillation.md")
     assert [split(command)[1] for command in commands] == ["rehearse", "rehearse", "rehearse", "compare"]
     for command in commands:
@@ -124,5 +120,4 @@ def test_every_cell_of_two_t4_in_its_order(tmp_path: Path) -> None:
     program = tmp_path / "cells.py"
     program.write_text("\n\n".join(read_cells(TWO_T4)))
     run(sys.executable, program, STRATLAB_OUT=str(tmp_path / "out"))
-    report = read(tmp_path / "out" / "report" / "report.json")
-    check_comparable(report, ["ddp", "zero2", "zero3"], "strategy")
+    check_comparable(read(tmp_path / "out" / "report" / "report.json"), ["ddp", "zero2", "zero3"], "strategy")

@@ -32,9 +32,7 @@ def scribbles(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("run.config.dataset_path={scribbles}", 3, ("run.config.dataset_path='", "'image'")),
     ],
 )
-def test_it_is_refused_by_name_and_leaves_nothing(
-    setting: str, code: int, names: tuple[str, ...], scribbles: Path, tmp_path: Path
-) -> None:
+def test_it_is_refused_by_name_and_leaves_nothing(setting, code, names, scribbles, tmp_path):
     options = [
         "charts/ddp",
         "--results",

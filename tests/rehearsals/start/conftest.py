@@ -8,7 +8,6 @@ from tests.rehearsals.start.runs import CHART, OPTIONS, ROOT, STRATLAB
 
 @pytest.fixture(scope="session")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of the rehearsal."""
     results = tmp_path_factory.mktemp("rehearsed") / "runs"
     command = [STRATLAB, "rehearse", CHART, *OPTIONS, "--results", results, "--no-analysis"]
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True)

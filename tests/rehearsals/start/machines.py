@@ -36,8 +36,6 @@ def find_program(name: str) -> str | None:
 
 @dataclass
 class Machine:
-    """One of them."""
-
     name: str
     address: str
     pid: int
@@ -50,13 +48,9 @@ class Machine:
     def start(self, *words: str | Path, log: Path, **env: str) -> subprocess.Popen[bytes]:
         with log.open("ab") as file:
             return subprocess.Popen(
-                self.command(*words),
-                env={**self.env, **env},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+                self.command(*words), env={**self.env, **env}, stdin=subprocess.DEVNULL, stdout=file,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
 
     def run(
         self, *words: str | Path, folder: Path = Path("/"), **env: str
@@ -135,7 +129,6 @@ def wait_until(is_so: Callable[[], object], what: str, seconds: float = 60, poll
 
 
 def is_open(path: Path) -> bool:
-    """Whether somebody listens at the Unix socket."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(str(path))

@@ -17,14 +17,10 @@ CHART = ROOT / "charts/ddp"
 OPTIONS = [
     *("--values", str(ROOT / "examples/digits.yaml"), "--values", str(ROOT / "examples/cpu.yaml")),
     *(
-        "--set",
-        "run.config.epochs=1",
-        "--set",
-        "run.config.warmup_steps=5",
-        "--set",
+        "--set", "run.config.epochs=1", "--set", "run.config.warmup_steps=5", "--set",
         "run.config.profile_steps=3",
     ),
-]
+]  # fmt: skip
 STRATLAB = Path(sys.executable).parent / "stratlab"
 MEASURED = re.compile(
     r"_ms_|_per_s$|(^|_)time_s$|memory|host_peak|mfu_|comm_exposed_pct|straggler|alloc_retries|peak_|" + LOAD
@@ -41,18 +37,9 @@ def environment(home: Path) -> dict[str, str]:
 def render(starter: str, results: Path, script: Path, *more: str) -> Path:
     """The script, written by the command as a user types it."""
     command = [
-        STRATLAB,
-        "render",
-        CHART,
-        "--for",
-        starter,
-        *OPTIONS,
-        "--results",
-        results,
-        "--output",
-        script,
+        STRATLAB, "render", CHART, "--for", starter, *OPTIONS, "--results", results, "--output", script,
         *more,
-    ]
+    ]  # fmt: skip
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return script
@@ -63,20 +50,16 @@ def run_shells(script: Path, env: Mapping[str, str]) -> None:
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PET_LOCAL_ADDR": "127.0.0.1"}
     shells = [
         subprocess.Popen(
-            ["bash", script],
-            env={**env, **meeting, "NODE_RANK": str(index)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            ["bash", script], env={**env, **meeting, "NODE_RANK": str(index)}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
         )
         for index in range(2)
-    ]
+    ]  # fmt: skip
     told = [shell.communicate(timeout=240)[0] for shell in shells]
     assert [shell.returncode for shell in shells] == [0, 0], told
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Without times, memory and hosts."""
     summary = json.loads((run_dir / "summary.json").read_text())
     return {name: value for name, value in summary.items() if not MEASURED.search(name) and name not in HOSTS}
 
@@ -88,7 +71,6 @@ def read_losses(run_dir: Path) -> list[tuple[int, float, float]]:
 
 
 def last_step(run_dir: Path) -> int:
-    """0 before there is one."""
     return (
         max((step for step, *_ in read_losses(run_dir)), default=0)
         if (run_dir / "metrics.jsonl").exists()
@@ -98,8 +80,7 @@ def last_step(run_dir: Path) -> int:
 
 def assert_same(run_dir: Path, rehearsed: Path) -> None:
     """As the rehearsal's: numbers, losses to the last bit, and the files that are there."""
-    assert read_losses(run_dir) == read_losses(rehearsed)
-    assert len(read_losses(run_dir)) == 20
+    assert (read_losses(run_dir), len(read_losses(run_dir))) == (read_losses(rehearsed), 20)
     assert read_summary(run_dir) == read_summary(rehearsed)
     ours, theirs = ({str(p.relative_to(d)) for p in d.rglob("*")} for d in (run_dir, rehearsed))
     assert ours - {"mlflow.json", "metrics.sent"} == theirs - {"mlflow.json", "metrics.sent"}

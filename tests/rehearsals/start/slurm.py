@@ -46,7 +46,6 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def start_slurm(machines: Sequence[Machine], folder: Path) -> None:
-    """Until both nodes are idle."""
     folder.chmod(0o755)
     (folder / "slurm.conf").write_text(CONFIG.format(folder=folder))
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")

@@ -74,9 +74,7 @@ def find_trainers(results: Path) -> list[int]:
     return found
 
 
-def test_two_hosts_give_the_run_of_the_rehearsal(
-    machines: list[Machine], rehearsed: Path, tmp_path: Path
-) -> None:
+def test_two_hosts_give_the_run_of_the_rehearsal(machines, rehearsed, tmp_path):
     done = machines[0].run("bash", build(tmp_path))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"node{index} ended with exit code 0" for index in range(2)]
@@ -103,9 +101,7 @@ def test_a_secret_arrives_and_is_on_no_command_line(machines: list[Machine], tmp
     )
 
 
-def test_a_stop_saves_a_checkpoint_and_the_same_command_goes_on(
-    machines: list[Machine], tmp_path: Path
-) -> None:
+def test_a_stop_saves_a_checkpoint_and_the_same_command_goes_on(machines, tmp_path):
     script = build(tmp_path, "--set", "run.config.epochs=15")
     launcher = machines[0].start("bash", script, log=tmp_path / "log")
     metrics = tmp_path / "runs/demo/ddp/metrics.jsonl"
@@ -123,9 +119,7 @@ def test_a_stop_saves_a_checkpoint_and_the_same_command_goes_on(
     assert sorted({step for step, _, _ in read_losses(tmp_path / "runs/demo/ddp")}) == list(range(1, 304))
 
 
-def test_a_host_that_is_not_there_is_named_and_nobody_waits_for_ever(
-    machines: list[Machine], tmp_path: Path
-) -> None:
+def test_a_host_that_is_not_there_is_named_and_nobody_waits_for_ever(machines, tmp_path):
     file = write_hostfile(tmp_path, "node0\nnode7 # down\n")
     script = render("hostfile", tmp_path / "runs", tmp_path / "ddp.sh", "--hostfile", str(file))
     done = machines[0].run("bash", script)

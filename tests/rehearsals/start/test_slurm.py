@@ -27,11 +27,8 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         yield machine
 
 
-def test_a_batch_of_two_nodes_gives_the_run_of_the_rehearsal(
-    head: Machine, rehearsed: Path, tmp_path: Path
-) -> None:
-    script = render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch")
-    job = submit(head, script)
+def test_a_batch_of_two_nodes_gives_the_run_of_the_rehearsal(head, rehearsed, tmp_path):
+    job = submit(head, render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch"))
     said = wait_for(head, job)
     out = (tmp_path / f"ddp-{job}.out").read_text()
     assert "JobState=COMPLETED" in said and out == "ddp ended with exit code 0\n"
@@ -52,9 +49,7 @@ def test_what_can_never_run_is_not_tried_again(head: Machine, tmp_path: Path) ->
     assert (tmp_path / f"ddp-{job}.out").read_text().splitlines()[-1] == "ddp ended with exit code 12"
 
 
-def test_a_killed_rank_is_requeued_and_goes_on_to_the_same_losses(
-    head: Machine, rehearsed: Path, tmp_path: Path
-) -> None:
+def test_a_killed_rank_is_requeued_and_goes_on_to_the_same_losses(head, rehearsed, tmp_path):
     more = ("run.config.checkpoint_every=5", "run.allowFaults=true", "run.config.fault=kill@12")
     options = [word for setting in more for word in ("--set", setting)]
     job = submit(head, render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch", *options))

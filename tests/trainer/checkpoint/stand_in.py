@@ -66,13 +66,9 @@ def build(
 
     dist.init_process_group("gloo")
     config = Config(
-        run="try",
-        results=str(results),
-        strategy="ddp",
-        checkpoint_every=every,
-        checkpoint_keep=keep,
+        run="try", results=str(results), strategy="ddp", checkpoint_every=every, checkpoint_keep=keep,
         resume=resume,
-    )
+    )  # fmt: skip
     run = run_of(config)
     run = replace(run, plan=replace(run.plan, steps=steps))
     group = open_disk_group(60)

@@ -15,15 +15,13 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 
 from stratlab_spec.settings.config import ConfigError
-from tests.codes import find_codes
+from tests.codes import refuses
 from trainer.checkpoint.deepspeed_files import NativeTensors, read_metadata, read_sharded
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 
 class Call:
-    """Pickled as a call."""
-
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments
 
@@ -35,12 +33,10 @@ def fresh() -> dict[str, Any]:
     return {
         "model": {"w": torch.zeros(6)},
         "optimizer": {
-            "state.w.step": torch.tensor(0.0),
-            "param_groups.w.lr": 0.0,
-            "param_groups.w.betas": (),
+            "state.w.step": torch.tensor(0.0), "param_groups.w.lr": 0.0, "param_groups.w.betas": (),
         },
         "loss_scale": torch.zeros(2),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -84,9 +80,8 @@ def test_of_getattr_only_torch_s_own_enum_is_read(saved):
         (Call(getattr, {}, "clear"), "{}, 'clear'"),
     ):
         plant(value)
-        with pytest.raises(ConfigError) as refused:
+        with refuses(ConfigError, "SL-metadata-refused", named):
             read_metadata(saved)
-        assert find_codes(refused.value) == ["SL-metadata-refused"] and named in str(refused.value)
 
 
 def plant_entry(saved: Path, content: Any, name: str) -> None:
@@ -116,30 +111,26 @@ def plant_metadata(saved: Path, content: Any) -> None:
     ("plant", "content", "code", "runs_in_torch"),
     [
         (
-            plant_metadata,
-            lambda path: Call(builtins.exec, f"open({str(path)!r}, 'w').close()"),
-            "metadata-refused",
-            True,
+            plant_metadata, lambda path: Call(builtins.exec, f"open({str(path)!r}, 'w').close()"),
+            "metadata-refused", True,
         ),
         (
-            plant_metadata,
-            lambda path: Call(torch.serialization._open_file, str(path), "w"),
-            "metadata-refused",
-            True,
+            plant_metadata, lambda path: Call(torch.serialization._open_file, str(path), "w"),
+            "metadata-refused", True,
         ),
         (partial(plant_entry, name="optimizer.param_groups.w.lr"), program, "value-not-plain", True),
         (partial(plant_entry, name="model.w"), program, "tensors-not-plain", False),
     ],
     ids=["a function", "a class that opens files", "a value", "a tensor"],
-)
+)  # fmt: skip
 def test_what_is_planted_is_refused_where_torch_would_run_it(
     saved, tmp_path, plant, content, code, runs_in_torch
 ):
     ran = tmp_path / "ran"
     plant(saved, content=content(ran))
-    with pytest.raises(ConfigError) as refused:
+    with refuses(ConfigError, f"SL-{code}"):
         read_sharded(fresh(), saved)
-    assert find_codes(refused.value) == [f"SL-{code}"] and not ran.exists()
+    assert not ran.exists()
     if code == "metadata-refused":
         with pytest.raises(ConfigError):
             NativeTensors(saved)
@@ -157,18 +148,15 @@ def test_a_file_outside_of_the_folder_is_not_read(saved, tmp_path):
         file.rename(tmp_path / file.name)
     repickle(saved, move)
     dcp.load(fresh(), checkpoint_id=saved)
-    with pytest.raises(ConfigError) as refused:
+    with refuses(ConfigError, "SL-metadata-refused", " ../"):
         read_sharded(fresh(), saved)
-    assert find_codes(refused.value) == ["SL-metadata-refused"] and " ../" in str(refused.value)
 
 
 def test_what_is_no_metadata_is_refused(saved):
     for content in (b"", b"garbage", pickle.dumps({"state_dict_metadata": {}})):
         (saved / ".metadata").write_bytes(content)
-        with pytest.raises(ConfigError) as refused:
+        with refuses(ConfigError, "SL-metadata-refused"):
             read_metadata(saved)
-        assert find_codes(refused.value) == ["SL-metadata-refused"]
     (saved / ".metadata").unlink()
-    with pytest.raises(RuntimeError) as missing:
+    with refuses(RuntimeError, "SL-metadata-missing"):
         read_sharded(fresh(), saved)
-    assert find_codes(missing.value) == ["SL-metadata-missing"]

@@ -1,6 +1,5 @@
 """When a checkpoint is due and which is the best, random numbers, host memory, the thread; without a process group."""
 
-import io
 import os
 import random
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.trainer.checkpoint.test_folder import STATE
 from tests.trainer.runs import make_world
 from trainer.checkpoint import attempt as attempts
 from trainer.checkpoint.attempt import deal
-from trainer.checkpoint.state import ShardedStaging, Staging
+from trainer.checkpoint.state import ShardedStaging
 from trainer.checkpoint.store import Checkpoints, find_grace_problem, is_better
 from trainer.checkpoint.writing import load_random_state, random_state, rank_file, save_random_state
 
@@ -58,22 +57,17 @@ def test_the_training_time_of_earlier_attempts_counts(tmp_path, earlier, counted
 
 @pytest.fixture
 def clock(monkeypatch):
-    """In seconds, to be set by hand."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr("trainer.checkpoint.store.time.monotonic", lambda: clock.now)
     return clock
 
 
 def checkpoints_of(results: Path, rank: int = 0, **settings) -> Checkpoints:
-    """Of one of two ranks."""
     attempt = SimpleNamespace(number=1, chosen=None, skipped=[], from_step=0)
     run = SimpleNamespace(
-        config=Config(run="try", **settings),
-        plan=SimpleNamespace(steps=10),
-        world=make_world(rank, 2),
-        folder=RunDirectory(results, "default", "try"),
-        writes=rank == 0,
-    )
+        config=Config(run="try", **settings), plan=SimpleNamespace(steps=10), world=make_world(rank, 2),
+        folder=RunDirectory(results, "default", "try"), writes=rank == 0,
+    )  # fmt: skip
     return Checkpoints(run, None, None, attempt, None)
 
 
@@ -83,23 +77,6 @@ def test_by_default_one_is_wanted_after_a_quarter_of_an_hour_by_one_rank(tmp_pat
     assert not checkpoints.is_wanted()
     clock.now += 1
     assert checkpoints.is_wanted() and not other.is_wanted()
-
-
-@pytest.mark.parametrize("settings", [{"checkpoint_minutes": 0}, {"checkpoint_every": 7}])
-def test_no_clock_is_looked_at_where_it_is_off_or_steps_are_given(tmp_path, clock, settings):
-    checkpoints = checkpoints_of(tmp_path, **settings)
-    clock.now += 1e6
-    assert not checkpoints.is_wanted()
-
-
-def test_the_clock_waits_for_the_one_that_is_being_written(tmp_path, clock):
-    checkpoints = checkpoints_of(tmp_path, checkpoint_minutes=0.5)
-    done = []
-    checkpoints._writing = SimpleNamespace(done=lambda: bool(done))
-    clock.now += 60
-    assert not checkpoints.is_wanted()
-    done.append(True)
-    assert checkpoints.is_wanted()
 
 
 def test_files_are_dealt_by_their_bytes():
@@ -146,44 +123,6 @@ def test_a_planted_call_is_refused_by_the_name_of_its_file(tmp_path):
     assert not (tmp_path / "ran").exists()
     torch.load(rank_file(tmp_path, 0), weights_only=False)
     assert (tmp_path / "ran").exists(), "what is guarded against happens without the guard"
-
-
-TENSORS = (
-    torch.arange(7, dtype=torch.float32),
-    torch.arange(12, dtype=torch.float32).view(3, 4).t(),  # not in the order of its memory
-    torch.tensor(3.5, dtype=torch.float64),
-    torch.tensor([True, False, True]),
-    torch.arange(5).to(torch.bfloat16),
-    torch.empty(0, 3),
-    torch.randn(2, 3, dtype=torch.complex64),
-)
-
-
-def test_copies_are_equal_and_do_not_change_with_what_was_copied():
-    given = [tensor.clone() if tensor.is_contiguous() else tensor for tensor in TENSORS]
-    copies = Staging().copy(given)
-    for tensor, copy in zip(TENSORS, copies, strict=True):
-        assert copy.dtype == tensor.dtype and torch.equal(copy, tensor)
-    given[0].zero_()
-    assert copies[0].tolist() == list(range(7))
-
-
-def test_a_copy_that_is_written_brings_no_other_with_it():
-    copies = Staging().copy([torch.zeros(100_000), torch.arange(3)])
-    file = io.BytesIO()
-    torch.save(copies[1], file)
-    assert file.tell() < 4000
-    assert [copy.untyped_storage().nbytes() for copy in copies] == [400_000, 24]
-
-
-def test_the_memory_is_taken_once_and_again_only_for_more():
-    staging = Staging()
-    first = staging.copy([torch.ones(1000)])[0]
-    assert staging.held_bytes in range(4000, 4100)
-    again = staging.copy([torch.full((999,), 2.0)])[0]
-    assert again.data_ptr() == first.data_ptr() and staging.held_bytes < 4100
-    assert staging.copy([torch.ones(5000)])[0].sum() == 5000 and staging.held_bytes >= 20_000
-    assert staging.copy([]) == []
 
 
 def test_what_is_saved_at_a_stop_is_waited_for(tmp_path, monkeypatch):

@@ -30,8 +30,6 @@ TOLERANCE = 0.002
 
 @dataclass
 class Recorded:
-    """Bytes that the allocator had given out."""
-
     peak: int
     """The most in the second step."""
     between: int

@@ -35,8 +35,7 @@ def parts(dtype, kv_heads=HEADS):
 
 def test_norms_widen_under_autocast_only(watch):
     given = torch.empty(4, 8, dtype=torch.bfloat16)
-    weight = torch.ones(8, dtype=torch.bfloat16)
-    assert F.layer_norm(given, (8,), weight).dtype is torch.bfloat16
+    assert F.layer_norm(given, (8,), torch.ones(8, dtype=torch.bfloat16)).dtype is torch.bfloat16
     with torch.autocast("cpu", torch.bfloat16):
         assert F.layer_norm(given, (8,)).dtype is torch.float32
         assert given.softmax(-1).dtype is (given**2).dtype is torch.float32

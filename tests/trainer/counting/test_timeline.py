@@ -1,6 +1,6 @@
 import pytest
 
-from trainer.memory_estimation.timeline import AT_ONCE, CAUSES, Label, Storage, Timeline
+from trainer.memory_estimation.timeline import AT_ONCE, Label, Storage, Timeline
 
 
 def storage(cause: str, operator: str = "empty") -> Storage:
@@ -18,17 +18,6 @@ def test_sizes_are_whole_blocks_and_the_peak_is_the_largest_moment():
     peak = timeline.peak(0)
     assert peak.total == 1536 and sum(peak.by_cause().values()) == peak.total
     assert timeline.moment(3).storages == {first: 512}
-
-
-def test_the_peak_of_one_cause_need_not_be_the_peak():
-    timeline = Timeline(1)
-    gathered, other = storage("other"), storage("other")
-    timeline.resize(gathered, 30)
-    timeline.resize(gathered, 10)
-    timeline.resize(other, 100)
-    gathered.cause = "gathered"  # found later, it counts for the whole life
-    assert timeline.peak(0).by_cause() == dict.fromkeys(CAUSES, 0) | {"gathered": 10, "other": 100}
-    assert timeline.peak(0, "gathered").by_cause()["gathered"] == 30
 
 
 def test_the_windows_of_a_step_are_found_in_its_backward_pass():
@@ -51,12 +40,8 @@ def test_the_windows_of_a_step_are_found_in_its_backward_pass():
     timeline.resize(inside, 0)
     found = {name: moment.total for name, moment in timeline.windows(0).items()}
     assert found == {
-        "forward": 400,
-        "backward, begin": 450,
-        "backward": 360,
-        "backward, end": 360,
-        "optimizer": 360,
-    }
+        "forward": 400, "backward, begin": 450, "backward": 360, "backward, end": 360, "optimizer": 360,
+    }  # fmt: skip
     assert max(found.values()) == timeline.peak(0).total
 
 
@@ -78,11 +63,9 @@ def test_room_for_all_gradients_at_once_has_a_window_of_its_own(size: int, at_on
     found = {name: moment.total for name, moment in timeline.windows(0).items()}
     assert found.pop(AT_ONCE, 0) == (900 + size if at_once else 0)
     assert found == {
-        "forward": 1200,
-        "backward, begin": 1200,
-        "backward": 900 if at_once else 1250,
+        "forward": 1200, "backward, begin": 1200, "backward": 900 if at_once else 1250,
         "backward, end": 400 if at_once else 350,
-    }
+    }  # fmt: skip
 
 
 def test_what_lies_in_host_memory_is_in_no_number_of_the_device():

@@ -82,8 +82,7 @@ def test_images_reach_a_device_without_a_wait(augment, residence, how):
         watch.found.clear()  # to put them there is no step's work
         order = SampleOrder(0, len(data.train))
         for step in (1, 2):
-            share = Share(0, 2)
-            batch = build_batch(source, order, step, config, share, "cuda", how)
+            batch = build_batch(source, order, step, config, Share(0, 2), "cuda", how)
     assert batch.micro[0][0].device.type == "cuda" and len(batch.micro) == 2
     assert dict(watch.found) == {}
 

@@ -27,7 +27,6 @@ def png(colour: tuple[int, int, int]) -> bytes:
 
 
 def pngs(count: int, first: int = 0) -> list[bytes]:
-    """As many different ones."""
     return [png((number % 256, number // 256, 9)) for number in range(first, first + count)]
 
 
@@ -39,13 +38,11 @@ def table(pictures: list[bytes], labels: list[Any], kind: Any = ABC) -> datasets
 
 
 def save(folder: Path, **splits: datasets.Dataset) -> Path:
-    """As `save_to_disk` does."""
     datasets.DatasetDict(splits).save_to_disk(str(folder))
     return folder
 
 
 def write(folder: Path, files: dict[str, bytes]) -> Path:
-    """Files by their paths inside the folder."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -53,12 +50,10 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def opened(folder: Path, edge: int = EDGE, **settings: Any) -> ImageData:
-    """The data set as a run sees it."""
     return open_data(Config(run="try", dataset_path=str(folder), **settings), edge)
 
 
 def sizes(data: ImageData) -> list[int]:
-    """Of its three splits."""
     return [len(split) for split in (data.train, data.validation, data.test)]
 
 
@@ -89,7 +84,6 @@ def draw(index: int, label: int, classes: int) -> Image.Image:
 
 
 def build_cifar_like(folder: Path, classes: int = 100, train: int = 600, test: int = 200) -> Path:
-    """Writes README.md, data/train-00000-of-00001.parquet and data/test-00000-of-00001.parquet; returns `folder`."""
     coarse = max(2, classes // 5)
     features = datasets.Features(
         {

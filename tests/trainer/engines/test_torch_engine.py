@@ -49,11 +49,9 @@ def build(precision: str = "fp32", **settings: Any) -> tuple[TorchEngine, Watche
 
 
 def batch(micro_batches: int = 1) -> Batch:
-    generator = torch.Generator().manual_seed(1)
-    images = torch.randn(4 * micro_batches, 3, generator=generator)
+    images = torch.randn(4 * micro_batches, 3, generator=torch.Generator().manual_seed(1))
     labels = torch.arange(4 * micro_batches) % 2
-    micro = list(zip(images.split(4), labels.split(4), strict=True))
-    return Batch(micro, len(images), len(images))
+    return Batch(list(zip(images.split(4), labels.split(4), strict=True)), len(images), len(images))
 
 
 @pytest.mark.parametrize(
@@ -76,8 +74,7 @@ def test_it_trains_in_training_mode_and_judges_in_evaluation_mode_with_the_same_
 def parameters_after(scale: float, good_steps: int) -> tuple[list[Tensor], LossScale]:
     engine, model = build("fp16")
     engine.loss_scale.scale, engine.loss_scale.good_steps = scale, good_steps
-    result = engine.train_step(batch(), 0.5)
-    assert result.skipped == 0
+    assert engine.train_step(batch(), 0.5).skipped == 0
     return [p.detach().clone() for p in model.parameters()], engine.loss_scale
 
 
@@ -96,18 +93,6 @@ def test_weight_decay_without_a_gradient_by_hand(optimizer, moved):
     images, labels = torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])  # no gradient for the weight
     engine.train_step(Batch([(images, labels)], 4, 4), 0.5)
     torch.testing.assert_close(model.layer.weight.detach(), before * moved)
-
-
-@pytest.mark.parametrize(("largest", "moved"), [(0.0, 1.0), (100.0, 1.0), (0.25, 0.25)])
-def test_clipping_makes_no_gradient_longer(largest, moved):
-    engine, model = build(clip_norm=largest)
-    before = model.layer.weight.detach().clone(), model.layer.bias.detach().clone()
-    found = engine.train_step(batch(), 1.0)
-    after = model.layer.weight.detach(), model.layer.bias.detach()
-    step = torch.cat([(a - b).flatten() for a, b in zip(after, before, strict=True)]).norm()
-    norm = float(found.grad_norm)
-    assert norm > 0.3, "or the case of 0.25 shows nothing"
-    assert float(step) == pytest.approx(norm if moved == 1.0 else moved, rel=1e-4)
 
 
 @pytest.mark.parametrize("size", [ROW, LONG + 1, 20_000_003])

@@ -20,7 +20,6 @@ HANGS = "import time; time.sleep(1000)"
 
 
 def can_mount() -> None:
-    """Skips where no file system can be mounted."""
     if subprocess.run([*PRIVATE, "true"], capture_output=True).returncode != 0:
         pytest.skip("this machine has no user namespaces, so no small file system can be mounted")
 

@@ -10,8 +10,8 @@ import pytest
 from stratlab_spec.exit_codes import PeerLost
 from stratlab_spec.findings import Finding
 from stratlab_spec.settings.config import Config, ConfigError
-from tests.codes import find_codes
-from trainer.environment import STOPPED, Asked, Facts, find_pod_index, launcher
+from tests.codes import find_codes, refuses
+from trainer.environment import Asked, Facts, find_pod_index, launcher
 from trainer.environment.assessment import expect_bandwidth, judge
 from trainer.environment.probes import bus_gb_per_s, hide_log, read_log
 from trainer.launch.stop import Stop
@@ -160,14 +160,6 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     ]
 
 
-def test_who_waits_for_a_lost_rank_or_is_ended_with_it_is_not_named() -> None:
-    facts = spoil(0, meeting={"error": "timed out"})
-    del facts[3], facts[0]["all-reduce"]
-    stages = {0: "done", 1: "done", 2: "meeting"}
-    ((_, subject, seen),) = bad(judge(ASKED, facts, stages, ends={2: STOPPED, 3: "signal 11"}))
-    assert subject == "ranks" and "rank 3 " in seen and "signal 11" in seen
-
-
 def test_a_pod_without_its_accelerators_has_the_words_of_a_run() -> None:
     facts = post_healthy()
     for rank in (2, 3):
@@ -199,45 +191,41 @@ def test_what_nccl_has_chosen_is_read_and_the_file_goes(tmp_path, monkeypatch):
 
 def test_bus_bandwidth_is_counted_as_nccl_tests_count_it() -> None:
     """Eight ranks, 1 GB in 10 ms: 100 GB/s of the algorithm, 175 of the bus."""
-    assert bus_gb_per_s(10**9, 8, 0.01) == pytest.approx(175.0)
-    assert bus_gb_per_s(10**9, 2, 0.01) == pytest.approx(100.0)
+    assert (bus_gb_per_s(10**9, 8, 0.01), bus_gb_per_s(10**9, 2, 0.01)) == pytest.approx((175.0, 100.0))
+
+
+IB, SOCKET = ({"via": [f"NET/{kind}"], "network": [kind]} for kind in ("IB", "Socket"))
 
 
 @pytest.mark.parametrize(
-    ("changes", "scope", "expected"),
+    ("changes", "transport", "cards", "scope", "expected"),
     [
-        ({}, "pod", (0.3 * 478.0, "NVLink of 478 GB/s")),
-        ({"joined": {"1": "PHB"}}, "pod", (0.15 * 63.0, "PCIe of 63 GB/s")),
-        ({"joined": {"1": "PHB"}, "pcie_gb_per_s": None}, "pod", (0.0, "")),
-        ({}, "all", (10.0, "InfiniBand of 50.0 GB/s")),
+        ({}, IB, {}, "pod", (0.3 * 478.0, "NVLink of 478 GB/s")),
+        ({"joined": {"1": "PHB"}}, IB, {}, "pod", (0.15 * 63.0, "PCIe of 63 GB/s")),
+        ({"joined": {"1": "PHB"}, "pcie_gb_per_s": None}, IB, {}, "pod", (0.0, "")),
+        ({}, IB, {}, "all", (10.0, "InfiniBand of 50.0 GB/s")),
+        ({}, SOCKET, {}, "all", (0.02, "less than a fifth of Gigabit Ethernet")),
+        ({}, SOCKET, {0: 12.5, 2: 3.125}, "all", (0.2 * 3.125, "network of 3.12 GB/s")),
     ],
 )
-def test_expected_is_a_share_of_the_slowest_link(changes, scope, expected):
+def test_expected_is_a_share_of_the_slowest_link(changes, transport, cards, scope, expected):
     facts = post_healthy()
     facts[3]["device"].update(changes)
+    for found in facts.values():
+        found["transport"] = transport
+    for rank, speed in cards.items():
+        facts[rank]["network"]["gb_per_s"] = speed
     least, reason = expect_bandwidth(ASKED, facts, scope)
     assert (pytest.approx(least), reason) == expected
 
 
-def test_sockets_between_nodes_have_the_speed_of_the_card_or_the_least_of_all() -> None:
-    facts = post_healthy()
-    for found in facts.values():
-        found["transport"] = {"via": ["NET/Socket"], "network": ["Socket"]}
-    assert expect_bandwidth(ASKED, facts, "all") == (0.02, "less than a fifth of Gigabit Ethernet")
-    for rank, speed in ((0, 12.5), (2, 3.125)):
-        facts[rank]["network"]["gb_per_s"] = speed
-    assert expect_bandwidth(ASKED, facts, "all") == (0.2 * 3.125, "network of 3.12 GB/s")
-
-
 def test_which_pod_this_is() -> None:
-    c10d = {"PET_RDZV_ENDPOINT": "x:1", "HOSTNAME": "check-worker-1"}
-    assert find_pod_index(c10d, 2) == 1
+    assert find_pod_index({"PET_RDZV_ENDPOINT": "x:1", "HOSTNAME": "check-worker-1"}, 2) == 1
     assert find_pod_index({"HOSTNAME": "laptop"}, 1) == 0
     assert find_pod_index({"HOSTNAME": "node", "PET_NODE_RANK": "1"}, 2) == 1
     for env in ({"HOSTNAME": "node"}, {"HOSTNAME": "node", "PET_NODE_RANK": "2"}):
-        with pytest.raises(ConfigError) as refused:
+        with refuses(ConfigError, "SL-node-rank", "PET_NODE_RANK="):
             find_pod_index(env, 2)
-        assert find_codes(refused.value) == ["SL-node-rank"] and "PET_NODE_RANK=" in str(refused.value)
 
 
 def test_a_first_pod_that_is_lost_meanwhile_is_named(monkeypatch, capsys) -> None:

@@ -41,14 +41,10 @@ def test_without_a_limit_there_may_be_no_container(tmp_path):
 
 
 GIVEN = {
-    "TRAINER_RUN": "try",
-    "TRAINER_MODEL": "vit_tiny",
-    "TRAINER_IMAGE_SIZE": "32",
-    "TRAINER_STEPS": "20",
-    "TRAINER_GLOBAL_BATCH_SIZE": "64",
-    "TRAINER_MICRO_BATCH_SIZE": "32",
+    "TRAINER_RUN": "try", "TRAINER_MODEL": "vit_tiny", "TRAINER_IMAGE_SIZE": "32",
+    "TRAINER_STEPS": "20", "TRAINER_GLOBAL_BATCH_SIZE": "64", "TRAINER_MICRO_BATCH_SIZE": "32",
     "TRAINER_OOM_FALLBACK": "true",
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -63,8 +59,7 @@ def climb(tmp_path) -> Callable[..., tuple[list, str, dict[str, str]]]:
         config = Config.from_env(env)
         ladder = Ladder(config, folder, Pods(nodes, 2), env, resolve_plan(config, 2 * nodes, 2, 1000))
         _, said = ladder.climb(lambda: (left.pop(0), "out of memory"), lambda code: None)
-        rungs = json.loads(folder.rungs.read_text()) if folder.rungs.exists() else []
-        return rungs, said, env
+        return (json.loads(folder.rungs.read_text()) if folder.rungs.exists() else []), said, env
 
     return climb
 
@@ -92,8 +87,7 @@ LADDERS = {
 def test_the_rungs_of_a_strategy(climb, strategy):
     rungs, said, env = climb(TRAINER_STRATEGY=strategy)
     assert settings_of(rungs) == LADDERS[strategy] and len(rungs) == MOST_RUNGS
-    assert find_codes(said) == ["SL-ladder-ended"]
-    assert read_own_rungs(env) == rungs
+    assert (find_codes(said), read_own_rungs(env)) == (["SL-ladder-ended"], rungs)
     reached, last = Config.from_env(env), {k: v for rung in rungs for k, v in rung["settings"].items()}
     assert {name: getattr(reached, name) for name in last} == last
     assert (reached.global_batch_size, reached.lr) == (64, 1e-3)

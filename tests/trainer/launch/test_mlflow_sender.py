@@ -17,7 +17,6 @@ from trainer.launch.mlflow_sender import (
     Sender,
     close_run,
     find_run,
-    mlflow_status,
     read_offset,
     send_new_lines,
 )
@@ -128,8 +127,7 @@ def test_every_point_arrives_once_and_in_order(tmp_path, sizes):
     folder, wanted = write(tmp_path, *sizes)
     server = Server()
     send_new_lines(folder, server, "id")
-    assert server.points == wanted
-    assert int(folder.sent.read_text()) == folder.metrics.stat().st_size
+    assert (server.points, int(folder.sent.read_text())) == (wanted, folder.metrics.stat().st_size)
 
 
 @pytest.mark.parametrize("refused", [(3,), (1, 2, 4)])
@@ -142,11 +140,6 @@ def test_after_a_refusal_it_goes_on_where_nothing_was_confirmed(tmp_path, refuse
     send_new_lines(folder, server, "id")
     assert sorted(set(server.points)) == sorted(wanted)
     assert int(folder.sent.read_text()) == folder.metrics.stat().st_size
-
-
-def test_a_run_that_was_told_to_stop_has_not_failed():
-    found = {code: mlflow_status(code) for code in (0, 143, 13, 137)}
-    assert found == {0: "FINISHED", 143: "KILLED", 13: "FAILED", 137: "FAILED"}
 
 
 HERE, THERE = "http://here", "http://there"
@@ -206,12 +199,9 @@ def test_only_a_run_of_this_server_is_gone_on_with(folder, servers, uri, held, f
 @pytest.mark.parametrize("missing", [[], ["cp", "pp"]])
 def test_params_and_tags_of_a_new_run(folder, servers, missing):
     layout = {
-        "name": "2d",
-        "reason": "given",
-        "dimensions": 2,
-        "degenerate": True,
+        "name": "2d", "reason": "given", "dimensions": 2, "degenerate": True,
         "sequence_parallel": False,
-    }
+    }  # fmt: skip
     config = {"strategy": "nd", "model": "cnn", "model_path": "/models/net/", "tp": 0}
     content = json.loads(folder.config.read_text()) | {"config": config}
     content["resolved"] = {"world_size": 2, "axes": {"tp": 2}, "layout": layout | {"missing": missing}}
@@ -252,10 +242,8 @@ def test_without_a_confirmation_everything_is_sent(folder, servers):
 def test_another_server_gets_everything_whatever_the_first_has_confirmed(folder, servers):
     assert build_sender(folder)._try_send()
     assert build_sender(folder, THERE)._try_send()
-    assert (
-        steps_of(servers[THERE]) == [1, 2, 3]
-        and json.loads(folder.mlflow.read_text())["tracking_uri"] == THERE
-    )
+    assert steps_of(servers[THERE]) == [1, 2, 3]
+    assert json.loads(folder.mlflow.read_text())["tracking_uri"] == THERE
 
 
 @pytest.mark.parametrize(
@@ -287,12 +275,8 @@ def test_a_run_that_ends_is_described_unless_its_user_has_done_it(folder, server
 
 @pytest.mark.parametrize(("grace", "waited"), [(5.0, 5.0), (300.0, 30.0)])
 def test_a_server_that_is_away_is_waited_for_as_long_as_the_grace_period_lasts(
-    folder: RunDirectory,
-    servers: dict[str, Store],
-    monkeypatch: pytest.MonkeyPatch,
-    grace: float,
-    waited: float,
-) -> None:
+    folder, servers, monkeypatch, grace, waited
+):
     clock = [100.0]
     passing = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda s: clock.__setitem__(0, clock[0] + s))
     monkeypatch.setattr(sender_module, "time", passing)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from stratlab_spec.settings.config import ConfigError
-from tests.codes import find_codes
+from tests.codes import refuses
 from trainer.launch import options
 from trainer.launch.options import build_environment
 
@@ -23,35 +23,23 @@ def test_the_environment_wins_over_the_file_and_set_over_both(file: Path) -> Non
     typed += ["--set", "tp=null"]
     found, _ = build_environment(typed, env)
     assert found == {
-        "TRAINER_STRATEGY": "ddp",
-        "TRAINER_LR": "2",
-        "TRAINER_SEED": "5",
-        "TRAINER_RUN": "try",
-        "PATH": "/bin",
-        "PET_NPROC_PER_NODE": "1",
-    }
+        "TRAINER_STRATEGY": "ddp", "TRAINER_LR": "2", "TRAINER_SEED": "5", "TRAINER_RUN": "try",
+        "PATH": "/bin", "PET_NPROC_PER_NODE": "1",
+    }  # fmt: skip
     assert env == before
 
 
 def test_a_run_without_a_name_is_called_as_its_chart(file: Path, tmp_path: Path) -> None:
-    found, said = build_environment(["--config", str(file)], {})
-    assert found["TRAINER_RUN"] == "ddp" and "results/runs/default/ddp" in said[-1]
-    (tmp_path / "results/runs/default/ddp").mkdir(parents=True)
-    assert build_environment(["--config", str(file)], {})[0]["TRAINER_RUN"] == "ddp"
-    for typed, name in (
-        ("strategy=null", "single"),
-        ("dimensions=3", "ddp"),
-        ("lora_rank=8", "ddp"),
-        ("strategy=nd", "llm-1d"),
-    ):
-        found, _ = build_environment(["--config", str(file), "--set", typed], {})
-        assert found["TRAINER_RUN"] == name, typed
+    names = {"strategy=null": "single", "dimensions=3": "ddp", "lora_rank=8": "ddp", "strategy=nd": "llm-1d"}
+    for typed, name in ({"seed=4": "ddp"} | names).items():
+        found, said = build_environment(["--config", str(file), "--set", typed], {})
+        assert found["TRAINER_RUN"] == name and f"results/runs/default/{name}" in said[-1], typed
+        (tmp_path / f"results/runs/default/{name}").mkdir(parents=True, exist_ok=True)
 
 
 def test_several_machines_must_be_given_one_name(file: Path) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with refuses(ConfigError, "SL-run-unnamed"):
         build_environment(["--config", str(file)], {"PET_NNODES": "2:2"})
-    assert find_codes(refused.value) == ["SL-run-unnamed"]
     assert build_environment(["--set", "run=a"], {"PET_NNODES": "2"})[0]["TRAINER_RUN"] == "a"
 
 
@@ -63,14 +51,12 @@ def test_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def processes(*arguments: str, **env: str) -> str:
         return build_environment(arguments, env)[0]["PET_NPROC_PER_NODE"]
 
-    assert processes("--config", str(file)) == "2"
-    assert processes("--config", str(values)) == "3"
+    assert (processes("--config", str(file)), processes("--config", str(values))) == ("2", "3")
     assert processes("--config", str(values), PET_NPROC_PER_NODE="4") == "4"
     assert processes("--config", str(values), "--processes", "5", PET_NPROC_PER_NODE="4") == "5"
     assert build_environment(["--config", str(values)], {})[1][0].endswith("run.nodes")
 
 
 def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(ConfigError) as refused:
+    with refuses(ConfigError, "SL-option-unknown", "--conf x"):
         build_environment(["--conf", "x"], {})
-    assert find_codes(refused.value) == ["SL-option-unknown"] and "--conf x" in str(refused.value)

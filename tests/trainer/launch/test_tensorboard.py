@@ -104,8 +104,7 @@ def test_what_cannot_be_written_is_refused_and_nothing_is(tmp_path, capsys):
         ([folder.path.parent, tmp_path], 3, "SL-no-metrics"),
         ([folder.path, "--output", tmp_path / "file"], 2, "SL-board-unwritable"),
     ):
-        assert main([*map(str, arguments)]) == code
-        assert find_codes(capsys.readouterr().err) == [told]
+        assert (main([*map(str, arguments)]), find_codes(capsys.readouterr().err)) == (code, [told])
     assert not (tmp_path / "both").exists() and not folder.tensorboard.exists()
     assert main([str(folder.path), str(folder.path.parent), "--output", str(tmp_path / "one")]) == 0
 

@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import AcceleratorsMissing
-from tests.codes import find_codes
+from tests.codes import refuses
 from trainer.launch import torchrun as accelerators
 from trainer.launch.stop import TO_RANKS, Stop
 from trainer.launch.torchrun import _heard_between_looks, check, read_own_address
@@ -33,10 +33,8 @@ def test_what_is_not_there_is_refused(monkeypatch, probe, env, cuda, code, named
     monkeypatch.setattr(accelerators, "PROBE", probe)
     monkeypatch.setattr(accelerators, "ANSWER_S", 0.3 if "sleep" in probe else 30.0)
     monkeypatch.setattr(accelerators, "find_torch_cuda", lambda: cuda)
-    with pytest.raises(AcceleratorsMissing) as refusal:
+    with refuses(AcceleratorsMissing, code, f"run.accelerator={GPU}", named) as refusal:
         check(GPU, 2, env)
-    text = str(refusal.value)
-    assert find_codes(text) == [code] and f"run.accelerator={GPU}" in text and named in text
     assert failures.exit_code(refusal.value) == 4
 
 

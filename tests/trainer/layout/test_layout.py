@@ -43,20 +43,13 @@ def problems(chosen, processes, **changes):
 
 # (processes, dimensions) -> name, and what it lacks of what the dimensions promise; 5 is of the model with experts
 CHOSEN = {
-    (1, 1): ("dp1", ("data",)),
-    (2, 1): ("dp2x1", ()),
-    (2, 4): ("pp2", ("data", "tensor", "sequence")),
-    (2, 5): ("tp2+sp.ep2", ("data", "pipeline")),
-    (4, 2): ("pp2.dp2", ()),
-    (4, 4): ("pp2.tp2+sp", ("data",)),
-    (6, 3): ("pp2.dp3", ("tensor",)),
-    (6, 5): ("pp2.dp3", ("tensor", "sequence", "expert")),
-    (8, 3): ("pp2.dp2.tp2", ()),
-    (8, 4): ("pp2.dp2.tp2+sp", ()),
-    (8, 5): ("pp2.dp2.tp2+sp.ep4", ()),
-    (16, 4): ("pp2.dp2.cp2.tp2+sp", ()),
-    (16, 5): ("pp2.dp2.cp2.tp2+sp.ep8", ()),
-}
+    (1, 1): ("dp1", ("data",)), (2, 1): ("dp2x1", ()), (2, 4): ("pp2", ("data", "tensor", "sequence")),
+    (2, 5): ("tp2+sp.ep2", ("data", "pipeline")), (4, 2): ("pp2.dp2", ()),
+    (4, 4): ("pp2.tp2+sp", ("data",)), (6, 3): ("pp2.dp3", ("tensor",)),
+    (6, 5): ("pp2.dp3", ("tensor", "sequence", "expert")), (8, 3): ("pp2.dp2.tp2", ()),
+    (8, 4): ("pp2.dp2.tp2+sp", ()), (8, 5): ("pp2.dp2.tp2+sp.ep4", ()),
+    (16, 4): ("pp2.dp2.cp2.tp2+sp", ()), (16, 5): ("pp2.dp2.cp2.tp2+sp.ep8", ()),
+}  # fmt: skip
 
 
 def test_auto_chooses_by_processes_and_dimensions():
@@ -195,15 +188,19 @@ def test_a_broken_rule_says_what_would_work(asked, processes, code, named):
     assert find_codes(found) == [code] and all(name in found for name in named), found
 
 
-def test_replicas_of_shards_follow_the_nodes():
-    hsdp = of("hsdp")
-    assert resolve_axes(hsdp, 8, processes_per_node=4) == Axes(dp_replicate=2, dp_shard=4)
-    assert resolve_axes(hsdp, 4, processes_per_node=1) == Axes(dp_replicate=4, dp_shard=1)
-    assert resolve_axes(hsdp, 4) == Axes(dp_replicate=1, dp_shard=4)
-    half = of("hsdp", dp_shard=2)
-    assert resolve_axes(half, 8, processes_per_node=4) == Axes(dp_replicate=4, dp_shard=2)
-    twice = of("hsdp", dp_replicate=2)
-    assert resolve_axes(twice, 8, processes_per_node=8) == Axes(dp_replicate=2, dp_shard=4)
+@pytest.mark.parametrize(
+    ("degrees", "processes", "per_node", "axes"),
+    [
+        ({}, 8, 4, (2, 4)),
+        ({}, 4, 1, (4, 1)),
+        ({}, 4, 0, (1, 4)),
+        ({"dp_shard": 2}, 8, 4, (4, 2)),
+        ({"dp_replicate": 2}, 8, 8, (2, 4)),
+    ],
+)
+def test_replicas_of_shards_follow_the_nodes(degrees, processes, per_node, axes):
+    found = resolve_axes(of("hsdp", **degrees), processes, processes_per_node=per_node)
+    assert found == Axes(dp_replicate=axes[0], dp_shard=axes[1])
 
 
 def test_rules_of_mesh_and_placement_come_together():

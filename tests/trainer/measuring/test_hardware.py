@@ -31,22 +31,16 @@ from trainer.measuring.memory import TrainingMemory, open_counters
 
 
 class Nvml:
-    """pynvml as far as it is used."""
-
     NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
     NVMLError = LookupError
 
     def __init__(self, **changed: object) -> None:
         answers = {
-            "Init": None,
-            "DeviceGetHandleByUUID": "handle",
-            "DeviceGetUtilizationRates": SimpleNamespace(gpu=50, memory=20),
-            "DeviceGetTemperature": 60,
-            "DeviceGetPowerUsage": 412_500,
-            "DeviceGetClockInfo": 1755,
-            "DeviceGetEnforcedPowerLimit": 700_000,
-            "DeviceGetCurrentClocksThrottleReasons": 0,
-        }
+            "Init": None, "DeviceGetHandleByUUID": "handle",
+            "DeviceGetUtilizationRates": SimpleNamespace(gpu=50, memory=20), "DeviceGetTemperature": 60,
+            "DeviceGetPowerUsage": 412_500, "DeviceGetClockInfo": 1755,
+            "DeviceGetEnforcedPowerLimit": 700_000, "DeviceGetCurrentClocksThrottleReasons": 0,
+        }  # fmt: skip
         for name, answer in (answers | changed).items():
             setattr(self, f"nvml{name}", lambda *asked, name=name, answer=answer: self._tell(asked, answer))
         self.asked: list[object] = []
@@ -71,12 +65,9 @@ def test_units_limits_and_what_a_gpu_does_not_tell():
     one.stop()
     assert found == [50, 60, 412.5, 1755]
     assert one.describe() == {
-        "power_limit_w": 700,
-        "clock_limit_mhz": 1980,
-        "memory_clock_limit_mhz": 2619,
-        "highest_clock_mhz": 1755,
-        "slowed_pct": 0,
-    }
+        "power_limit_w": 700, "clock_limit_mhz": 1980, "memory_clock_limit_mhz": 2619,
+        "highest_clock_mhz": 1755, "slowed_pct": 0,
+    }  # fmt: skip
     slice_of_one = Sampler(Nvml(DeviceGetUtilizationRates=LookupError("Not Supported")), "handle")
     found = slice_of_one._ask(SAMPLED.values())
     assert math.isnan(found[0]) and found[1:] == [60, 412.5, 1755]

@@ -71,10 +71,8 @@ def test_floating_point_storages_are_counted_once() -> None:
     observed.add("optimizer", [])
     assert observed.bytes_held == {"parameters": 120, "gradients": 4 * 2 + 2 * 4, "optimizer": 0}
     assert observed.dtypes == {
-        "parameters": ["float32"],
-        "gradients": ["float16", "float32"],
-        "optimizer": [],
-    }
+        "parameters": ["float32"], "gradients": ["float16", "float32"], "optimizer": [],
+    }  # fmt: skip
     assert observed.memory_gib()["parameters"] == 120 / 2**30
 
 

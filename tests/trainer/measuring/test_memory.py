@@ -27,7 +27,6 @@ class Allocator:
         self.peak = max(self.peak, self.held)
 
     def use(self, size):
-        """Takes for a moment."""
         self.take(size)
         self.held -= size
 

@@ -18,10 +18,8 @@ def test_products_of_every_kind_are_counted_by_hand():
         torch.ones(100) * torch.ones(100)  # no product of matrices
     convolution = 2 * (2 * 2) * 2 * 9
     assert seen.operations == {
-        "float32": 2 * 2 * 3 * 5 + 2 * 6 * 16 * 8,
-        "bfloat16": 2 * 2 * 3 * 5,
-        "float16": convolution,
-    }
+        "float32": 2 * 2 * 3 * 5 + 2 * 6 * 16 * 8, "bfloat16": 2 * 2 * 3 * 5, "float16": convolution,
+    }  # fmt: skip
 
 
 def test_a_type_counts_from_a_twentieth_on():
@@ -30,8 +28,7 @@ def test_a_type_counts_from_a_twentieth_on():
         torch.ones(1, 6).double() @ torch.ones(6, 1).double()
         assert seen.dtypes() == ["float32", "float64"]
         torch.ones(1, 26) @ torch.ones(26, 1)
-    assert seen.dtypes() == ["float32"]
-    assert ProductTypes().dtypes() == []
+    assert (seen.dtypes(), ProductTypes().dtypes()) == (["float32"], [])
 
 
 def test_attention_with_fewer_key_heads_does_not_end_a_run():

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -69,11 +68,8 @@ def on_device(name: str, start: int, end: int, correlation: int = 0) -> Recorded
     return RecordedEvent(name, start, end, True, False, 0, correlation, "")
 
 
-def on_host(
-    name: str, start: int, end: int, *, thread: int = 1, correlation: int = 0, kind: str = ""
-) -> RecordedEvent:
-    label = name.startswith(("##", "gloo:"))
-    return RecordedEvent(name, start, end, False, label, thread, correlation, kind)
+def on_host(name: str, start: int, end: int, *, thread: int = 1, correlation: int = 0) -> RecordedEvent:
+    return RecordedEvent(name, start, end, False, name.startswith(("##", "gloo:")), thread, correlation, "")
 
 
 def test_kernels_by_hand() -> None:
@@ -99,44 +95,27 @@ def test_kernels_by_hand() -> None:
 
 
 def test_on_the_host_operators_take_the_place_of_kernels() -> None:
+    step = on_host(STEP, 0, 100)
     events = [
-        on_host(STEP, 0, 100),
-        on_host("aten::mm", 0, 40),
-        on_host("gloo:all_reduce", 30, 80, thread=2),
-        on_host("aten::copy_", 50, 60, thread=2),
-        on_host("c10d::allreduce_", 40, 90),
-        on_host("AddmmBackward0", 0, 100),
-        on_host("aten::add", 75, 78),
-    ]
+        step, on_host("aten::mm", 0, 40), on_host("gloo:all_reduce", 30, 80, thread=2),
+        on_host("aten::copy_", 50, 60, thread=2), on_host("c10d::allreduce_", 40, 90),
+        on_host("AddmmBackward0", 0, 100), on_host("aten::add", 75, 78),
+    ]  # fmt: skip
     assert measure_exposed(events) == pytest.approx((40 - 3, 100 / 1e6))
-    of_autograd = [
-        on_host(STEP, 0, 100),
-        on_host("gloo:all_reduce", 40, 60, thread=2),
-        on_host("aten::mm", 10, 30, thread=2),
-        on_host("aten::mm", 62, 70, thread=2),
-        on_host("aten::view", 41, 50, thread=2),
-    ]
+    others = (("gloo:all_reduce", 40, 60), ("aten::mm", 10, 30), ("aten::mm", 62, 70), ("aten::view", 41, 50))
+    of_autograd = [step, *(on_host(*each, thread=2) for each in others)]
     assert measure_exposed(of_autograd) == ExposedShare(11.0, 100 / 1e6)
 
 
+WEIGHED = [{"comm_exposed_pct": pct, "profiled_ms": ms} for pct, ms in ((10, 30.0), (50, 90.0))]
+DROPPED = {"files": [{"comm_exposed_pct": 10}], "dropped": [{"rank": 1, "comm_exposed_pct": 30}]}
+UNKNOWN = {"files": [{"comm_exposed_pct": None}, {"rank": 1}, 3]}
+
+
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ({"files": [{"comm_exposed_pct": 10}], "dropped": [{"rank": 1, "comm_exposed_pct": 30}]}, 20),
-        (
-            {
-                "files": [
-                    {"comm_exposed_pct": 10, "profiled_ms": 30.0},
-                    {"comm_exposed_pct": 50, "profiled_ms": 90.0},
-                ]
-            },
-            40,
-        ),
-        ({"files": [{"comm_exposed_pct": None}, {"rank": 1}, 3]}, None),
-        ([], None),
-    ],
+    ("text", "expected"), [(DROPPED, 20), ({"files": WEIGHED}, 40), (UNKNOWN, None), ([], None)]
 )
-def test_the_mean_over_the_ranks(tmp_path: Path, text: object, expected: float | None) -> None:
+def test_the_mean_over_the_ranks(tmp_path, text, expected):
     path = tmp_path / "manifest.json"
     assert read_exposed_pct(path) is None
     path.write_text(json.dumps(text))

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from stratlab_spec.exit_codes import STORAGE_FULL, FolderGone, exit_code
 from stratlab_spec.run_directory import append_line, read_lines
-from tests.codes import find_codes
+from tests.codes import refuses
 from trainer.engine import StepResult
 from trainer.metrics import Spool
 from trainer.metrics.tracking import Recorder
@@ -31,22 +31,26 @@ def test_collectives_are_counted_in_one_step_from_the_third_on_that_is_not_profi
     assert watched == [counted] and None not in (recorder.wire, recorder.products)
 
 
-def record(path: Path, profiled: tuple[int, ...] = (), steps: int = 12) -> Recorder:
+@pytest.fixture
+def alone(monkeypatch):
+    monkeypatch.setattr(dist, "get_world_size", lambda *_: 1)
+
+
+def result(loss: float = 0.5, norm: float = 2.0, *measures: int) -> StepResult:
+    told = {"measures": torch.tensor(measures)} if measures else {}
+    return StepResult(torch.tensor(loss), torch.tensor(norm), 8, **told)
+
+
+def test_a_line_of_a_step(tmp_path, alone):
     """Steps of as many ms as their number, half of the eight samples told right."""
-    recorder = Recorder(path, 1, 5, step_measures=("accuracy", "quarter"))
-    for step in range(1, steps + 1):
-        result = StepResult(torch.tensor(0.5), torch.tensor(2.0), 8, measures=torch.tensor([4, 2]))
-        taken = (step * 1_000_000, 250_000, 500_000, 0, 0)
-        recorder.record_step(step, 0.125, result, taken, step in profiled)
+    recorder = Recorder(tmp_path / "metrics.jsonl", 1, 5, step_measures=("accuracy", "quarter"))
+    for step in range(1, 13):
+        recorder.record_step(
+            step, 0.125, result(0.5, 2.0, 4, 2), (step * 1_000_000, 250_000, 500_000, 0, 0), False
+        )
     recorder.flush()
     recorder.close()
-    return recorder
-
-
-def test_a_line_of_a_step(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.metrics.tracking.dist.get_world_size", lambda: 1)
-    record(tmp_path / "metrics.jsonl")
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = read_lines(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert {name: value for name, value in lines[2].items() if name != "t"} == {
         "attempt": 1, "step": 3, "kind": "train", "loss": 0.5, "grad_norm": 2.0, "lr": 0.125, "samples": 8,
@@ -57,18 +61,15 @@ def test_a_line_of_a_step(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("log_every", [4, 100])
-def test_writes_are_never_further_apart_than_ten_steps(tmp_path, monkeypatch, log_every):
-    monkeypatch.setattr("trainer.metrics.tracking.dist.get_world_size", lambda: 1)
-    written = []
-    recorder = Recorder(
-        tmp_path / "metrics.jsonl", 1, log_every, on_flush=lambda line: written.append(line["step"])
-    )
+def test_writes_are_never_further_apart_than_ten_steps(tmp_path, alone, log_every):
+    written = [0]
+    note = lambda line: written.append(line["step"])  # noqa: E731
+    recorder = Recorder(tmp_path / "metrics.jsonl", 1, log_every, on_flush=note)
     for step in range(1, 61):
-        result = StepResult(torch.tensor(0.5), torch.tensor(2.0), 8)
-        recorder.record_step(step, 0.125, result, (1_000_000, 250_000, 500_000, 0, 0), False)
+        recorder.record_step(step, 0.125, result(), (1_000_000, 250_000, 500_000, 0, 0), False)
     recorder.flush()
     recorder.close()
-    assert max(after - before for before, after in pairwise([0, *written])) <= min(log_every, 10)
+    assert max(after - before for before, after in pairwise(written)) <= min(log_every, 10)
     assert written[-1] == 60
 
 
@@ -153,28 +154,21 @@ def test_a_folder_that_is_gone_is_noticed_at_the_next_write_and_no_line_is_lost(
             folder.mkdir()
             spool.path.write_text("")
         spool.append(line(2))
-        with pytest.raises(FolderGone) as failure:
+        with refuses(FolderGone, "SL-folder-gone") as failure:
             spool.flush()
-        assert exit_code(failure.value) == STORAGE_FULL and find_codes(failure.value) == ["SL-folder-gone"]
+        assert exit_code(failure.value) == STORAGE_FULL
         assert reader.read() == line(1) + line(2)
 
 
-def record_one(path, monkeypatch, loss: float, norm: float) -> Recorder:
-    monkeypatch.setattr(dist, "get_world_size", lambda *_: 1)
+def test_one_number_that_is_not_finite_is_left_out_and_named(tmp_path, alone, monkeypatch):
     monkeypatch.setattr(dist, "all_gather_object", lambda answers, own, **_: answers.__setitem__(0, own))
-    recorder = Recorder(path, 1, 1, guard=Guard("warn", scales_loss=False, node=""))
+    recorder = Recorder(tmp_path / "m", 1, 1, guard=Guard("warn", scales_loss=False, node=""))
     assert not recorder.has_written
-    result = StepResult(torch.tensor(loss), torch.tensor(norm), 8)
-    recorder.record_step(1, 0.125, result, (1_000_000, 0, 0, 0, 0), False)
+    recorder.record_step(1, 0.125, result(0.5, float("inf")), (1_000_000, 0, 0, 0, 0), False)
     recorder.flush()
     recorder.close()
-    return recorder
-
-
-def test_one_number_that_is_not_finite_is_left_out_and_named(tmp_path, monkeypatch):
-    path = tmp_path / "metrics.jsonl"
-    assert record_one(path, monkeypatch, 0.5, float("inf")).has_written
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert recorder.has_written
+    lines = read_lines(tmp_path / "m")
     step = next(line for line in lines if line["kind"] == "train")
     assert "grad_norm" not in step and step["loss"] == 0.5
     assert any(line["kind"] == "event" and "grad_norm" in line["text"] for line in lines)

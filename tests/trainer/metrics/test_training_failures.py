@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stratlab_spec.exit_codes import NotFinite
-from tests.codes import find_codes
+from tests.codes import refuses
 from trainer.metrics.training_failures import LONGEST_SKIP, Guard, Step
 
 NAN = math.nan
@@ -45,9 +45,9 @@ def test_what_is_finite_asks_nobody(monkeypatch):
     ],
 )
 def test_stop_names_step_rank_and_node(steps, shares, code, named):
-    with pytest.raises(NotFinite) as stopped:
+    with refuses(NotFinite, code) as stopped:
         check("stop", *steps, shares=shares)
-    assert find_codes(stopped.value) == [code] and all(word in str(stopped.value) for word in named)
+    assert all(word in str(stopped.value) for word in named)
 
 
 def test_of_a_loss_scale_gradients_that_are_not_finite_are_no_fault():
@@ -74,9 +74,8 @@ def test_skipping_ends_where_it_does_not_help():
     steps = [Step(number, NAN, NAN, False) for number in range(1, LONGEST_SKIP + 1)]
     shares = [torch.tensor(NAN)] * LONGEST_SKIP
     guard.check(steps, shares)
-    with pytest.raises(NotFinite) as stopped:
+    with refuses(NotFinite, "SL-skips-in-a-row", " 21"):
         guard.check([Step(21, NAN, NAN, False)], shares[:1])
-    assert find_codes(stopped.value) == ["SL-skips-in-a-row"] and " 21" in str(stopped.value)
     guard = Guard("skip", False, "")
     guard.check(steps, shares)
     guard.check([GOOD], [torch.tensor(1.0)])

@@ -10,7 +10,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stratlab_spec.models.decoder_config import SHAPES
 from trainer.measuring.held_tensors import local_part
@@ -43,7 +42,6 @@ def draw(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def outcome(experts: nn.Module, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """Answers and all gradients."""
     tokens, chosen, shares = draw()
     tokens, shares = tokens.requires_grad_(), shares.requires_grad_()
     with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
@@ -59,8 +57,7 @@ def test_in_fp32_they_are_those_of_transformers(block: Any) -> None:
     for mine, wanted in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, wanted, atol=2e-6, rtol=1e-5)
     for gradient in ours[3:]:
-        zero = [expert for expert in range(SHAPE.experts) if not gradient[expert].any()]
-        assert zero == [3, 6, 7]
+        assert [expert for expert in range(SHAPE.experts) if not gradient[expert].any()] == [3, 6, 7]
 
 
 @pytest.fixture
@@ -74,9 +71,7 @@ def ep() -> Iterator[DeviceMesh]:
 
 
 @pytest.mark.parametrize(("travel", "dtype"), [(False, torch.float16), (True, torch.bfloat16)])
-def test_under_autocast_every_product_is_in_its_precision(
-    block: Any, dtype: torch.dtype, travel: bool, ep: DeviceMesh, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_autocast_every_product_is_in_its_precision(block, dtype, travel, ep, monkeypatch):
     exact = outcome(Experts(copy.deepcopy(block.experts)))
     products, sent = [], []
     compute, send = F.grouped_mm, expert.all_to_all
@@ -110,24 +105,6 @@ def test_answers_in_16_bits_are_added_up_in_fp32() -> None:
     assert wanted[0, 0] > 1.015
     for found in (add_answers(answers, places), add_answers(answers, places, shares)):
         assert torch.equal(found, wanted)
-
-
-WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::bincount", "aten::item", "aten::masked_select"}
-"""Operators whose answer the host needs, or whose result is as large as what they find on the device."""
-
-
-class Waits(TorchDispatchMode):
-    """Which operators would make the host wait for its device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, given = func._schema.name, kwargs or {}
-        if name in WAITS or (name == "aten::repeat_interleave" and given.get("output_size") is None):
-            self.found.append(name)
-        return func(*args, **given)
 
 
 @pytest.mark.parametrize("scaled", [True, False])

@@ -40,8 +40,7 @@ def test_problems_of_a_folder(tmp_path):
             (folder / "config.json").write_text(content)
         return find_codes(model_problems(settings(model_path=str(folder), **values)))
 
-    assert codes("") == ["SL-model-folder-absent"]
-    assert codes("{") == ["SL-model-json-absent"]
+    assert (codes(""), codes("{")) == (["SL-model-folder-absent"], ["SL-model-json-absent"])
     assert codes(json.dumps({"stratlab_model": "cnm"})) == ["SL-architecture-unknown"]
     assert codes(json.dumps({"stratlab_model": "cnn"})) == []
     assert codes(json.dumps({"stratlab_model": "cnn"}), init="pretrained") == ["SL-weights-absent"]

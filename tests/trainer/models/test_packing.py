@@ -67,8 +67,7 @@ def test_the_mask_of_a_part_is_that_part_of_the_mask():
     assert whole[whole != 0].unique().tolist() == [float("-inf")]
     part = build_packing(documents, (1, 2), torch.bfloat16, BOUNDS)
     assert torch.equal(part.bias, whole[:, :, 2:].bfloat16())
-    first = build_packing(documents, (0, 2), torch.float32, BOUNDS)
-    assert torch.equal(first.bias, whole[:, :, :2, :2])
+    assert torch.equal(build_packing(documents, (0, 2), torch.float32, BOUNDS).bias, whole[:, :, :2, :2])
 
 
 def test_spans_count_documents_through_all_rows_and_fill_up_with_empty_ones():

@@ -67,7 +67,6 @@ def whole_decoder(config: Config) -> Decoder:
 
 
 def share_of(config: Config, dp: int, dp_rank: int, seed: int = 0) -> Batch:
-    """The micro-batches of one of `dp` data ranks."""
     inputs, labels = make_rows(config, seed)
     parts = zip(inputs.chunk(dp)[dp_rank].split(1), labels.chunk(dp)[dp_rank].split(1), strict=True)
     return Batch(list(parts), len(inputs), count_labels(labels))

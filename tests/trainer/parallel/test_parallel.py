@@ -42,8 +42,7 @@ def test_stages_one_after_the_other_are_the_decoder_with_its_names():
 
 
 def test_gradient_checkpointing_belongs_to_the_copied_layers():
-    decoder = build_decoder(make_config(activation_checkpointing="blocks"))
-    (part,) = split(decoder, 1)
+    (part,) = split(build_decoder(make_config(activation_checkpointing="blocks")), 1)
     layer = layers_of(part)["0"]
     assert layer.forward.args[0] is layer and layer.forward.args[1].__self__ is layer
 
@@ -78,7 +77,6 @@ def test_those_that_come_next_first() -> None:
 
 @pytest.fixture
 def alone(monkeypatch) -> Iterator[None]:
-    """One rank, in this process."""
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1")):
         monkeypatch.setenv(name, value)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -1,7 +1,4 @@
-"""What is asked for and cannot be is named by its option, all at once; who is at work; a rename that two want.
-
-Weights of torchvision come from a server that is a folder here.
-"""
+"""What is asked for and cannot be is named by its option, all at once; who is at work; a rename that two want."""
 
 import hashlib
 import json
@@ -82,32 +79,19 @@ def test_the_highest_number_owns_and_the_one_below_notices(tmp_path: Path) -> No
     assert not tmp_path.exists() and observe(tmp_path, None, 0.0, 60.0) is None
 
 
+PAIR = {"query": "a", "response": "b"}
+SHORT = [PAIR | {"query": f"{i}"} for i in range(20)]
+LONG = [PAIR | {"query": "q" * 20 + str(i)} for i in range(20)]
+
+
 @pytest.mark.parametrize(
     ("rows", "more", "code", "named", "cause"),
     [
         ([{"first": "a", "second": "b"}], {}, 2, "--text-columns", "SL-text-form-unknown"),
-        (
-            [{"query": "a", "response": "b"}],
-            {"--text-columns": "query=q"},
-            2,
-            "--text-columns",
-            "SL-option-value",
-        ),
+        ([PAIR], {"--text-columns": "query=q"}, 2, "--text-columns", "SL-option-value"),
         (None, {}, 3, "--dataset", "SL-text-data-absent"),
-        (
-            [{"query": f"{i}", "response": "b"} for i in range(20)],
-            {"--tokenize": "/none"},
-            3,
-            "--tokenize",
-            "SL-tokenizer-folder-absent",
-        ),
-        (
-            [{"query": "q" * 20 + str(i), "response": "b"} for i in range(20)],
-            {"--seq-len": "8"},
-            2,
-            "--seq-len",
-            "SL-seq-len-too-short",
-        ),
+        (SHORT, {"--tokenize": "/none"}, 3, "--tokenize", "SL-tokenizer-folder-absent"),
+        (LONG, {"--seq-len": "8"}, 2, "--seq-len", "SL-seq-len-too-short"),
     ],
 )
 def test_of_a_token_cache(rows, more, code, named, cause, tmp_path, capsys):
@@ -138,8 +122,7 @@ def test_of_an_evaluation_and_of_pictures(arguments, code, named, cause, tmp_pat
     config = Config(run="try", model="cnn", dataset_path=str(tmp_path / "gone"))
     run = {"config": config.model_dump(), "resolved": {}}
     files = {"model/config.json": json.dumps(described).encode(), "config.json": json.dumps(run).encode()}
-    folder = write(tmp_path / "default" / "try", files)
-    assert evaluate([str(folder), *arguments, "--device", "cpu"]) == code
+    assert evaluate([str(write(tmp_path / "default" / "try", files)), *arguments, "--device", "cpu"]) == code
     said = capsys.readouterr().err
     assert named in said and "TRAINER_" not in said and cause in (None, *find_codes(said))
     if cause == "SL-folder-unlabelled":
@@ -178,8 +161,8 @@ def test_the_folder_of_weights_is_a_torch_home(tmp_path: Path, server: Path) -> 
 
 
 def test_a_file_of_other_content_leaves_nothing_and_one_that_is_not_there_is_data_missing(
-    tmp_path: Path, server: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, server, monkeypatch, capsys
+):
     (server / FILE).write_bytes(b"cut off")
     assert prepare_weights(tmp_path) == 1 and find_codes(capsys.readouterr().err) == ["SL-published-sha256"]
     assert not (tmp_path / "volume" / "_prepared" / "w").exists()
@@ -201,7 +184,5 @@ def test_a_file_of_other_content_leaves_nothing_and_one_that_is_not_there_is_dat
         (("vgg", "--model", "a/b"), "SL-prepare-arguments"),
     ],
 )
-def test_wrong_options_of_weights(
-    tmp_path: Path, server: Path, arguments, code: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_options_of_weights(tmp_path, server, arguments, code, capsys):
     assert prepare_weights(tmp_path, *arguments) == 2 and find_codes(capsys.readouterr().err) == [code]

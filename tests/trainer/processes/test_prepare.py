@@ -38,7 +38,6 @@ def png(seed: int, size: int = 16) -> bytes:
 
 
 def write_images(folder: Path, train: int, test: int, size: int = 16) -> Path:
-    """<folder>/<split>/<class>/<number>.png, as `datasets` reads folders of images."""
     for split, count in (("train", train), ("test", test)):
         for index in range(count):
             path = folder / split / ("cat", "dog")[index % 2] / f"{index}.png"

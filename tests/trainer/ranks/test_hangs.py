@@ -1,7 +1,4 @@
-"""One rank does not arrive: is it named, with what it was doing, before the collective's time-out ends the others?
-
-The ways in which ranks hang, and runs that are healthy and slow, twenty of each: tests/faults/test_hangs.py.
-"""
+"""One rank does not arrive: is it named, with what it was doing, before the collective's time-out ends the others?"""
 
 import json
 import time
@@ -39,7 +36,6 @@ def train(
     """(the watchdog, the ranks' ends, seconds) of a run with a planted hang, or without one."""
 
     def be_worker() -> None:
-
         if hang:
             plant(**hang)
         raise SystemExit(run_worker())

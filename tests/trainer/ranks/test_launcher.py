@@ -32,7 +32,6 @@ def environment(results: Path, **more: str) -> dict[str, str]:
 
 
 def launch(results: Path, python: str = "", **more: str) -> subprocess.CompletedProcess[str]:
-    """By default warm: tests/programs.py."""
     command = [python or find_python(), "-m", "trainer"]
     return subprocess.run(
         command, env=environment(results, **more), capture_output=True, text=True, timeout=120
@@ -53,11 +52,9 @@ def start_pod(results: Path, index: int, port: int, python: str = "", **more: st
     }
     return subprocess.Popen(
         [python or find_python(), "-m", "trainer"],
-        env=environment(results, **ONE, **rendezvous, **more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+        env=environment(results, **ONE, **rendezvous, **more), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
 
 
 def write_starts(folder: Path, *starts: tuple[float, int, int | None]) -> None:
@@ -99,8 +96,7 @@ def test_a_run_that_gets_nowhere_is_given_up_with_a_final_code(tmp_path):
 
 def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path):
     command = [sys.executable, "-X", "importtime", "-m", "trainer"]
-    asked = {"TRAINER_ACCELERATOR": "nvidia.com/gpu", "CUDA_VISIBLE_DEVICES": ""}
-    env = environment(tmp_path, **asked)
+    env = environment(tmp_path, TRAINER_ACCELERATOR="nvidia.com/gpu", CUDA_VISIBLE_DEVICES="")
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 4 and "run.accelerator=nvidia.com/gpu" in done.stderr, done.stderr[-2000:]
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

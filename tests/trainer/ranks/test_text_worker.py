@@ -1,7 +1,4 @@
-"""The real worker on a language model: one data order, one start, one loss, and complete files.
-
-A pipeline and one process here, every strategy in tests/nightly/trainer/test_matrices.py.
-"""
+"""The real worker on a language model: one data order, one start, one loss, and complete files."""
 
 import functools
 import json
@@ -13,7 +10,7 @@ import pytest
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.fields import Strategy
 from tests.ranks import fork_ranks
-from tests.trainer.runs import run_worker
+from tests.trainer.kept_runs import be_worker, lines, read
 
 STEPS = 9
 ROWS = 16  # of a step: two micro-batches on each of two processes
@@ -25,11 +22,6 @@ MORE = {
     "nd padded": {"TRAINER_PACKING": "false"},
 }
 LOSS_GATE = 1e-5
-
-
-def be_worker() -> None:
-
-    raise SystemExit(run_worker())
 
 
 def settings(results: Path, name: str, **more: str) -> dict[str, str]:
@@ -60,15 +52,6 @@ def finished(tmp_path_factory):
         return results / "default" / env["TRAINER_RUN"]
 
     return of
-
-
-def read(folder: Path, name: str) -> dict:
-    return json.loads((folder / name).read_text())
-
-
-def lines(folder: Path, kind: str) -> list[dict]:
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in found if line["kind"] == kind]
 
 
 def test_a_language_model_runs_as_alone_and_its_loss_falls(finished):

@@ -1,7 +1,4 @@
-"""What ranks send in a step: the bytes and operations of every strategy, and of each collective.
-
-All runs, and the meshes of nd: tests/nightly/trainer.
-"""
+"""What ranks send in a step: the bytes and operations of every strategy, and of each collective."""
 
 import pytest
 
@@ -48,18 +45,12 @@ def test_every_collective_is_counted_with_its_own_formula(tmp_path):
                 dist.barrier(group=group)  # no bytes
             third = 2 / 3
             expected = {
-                "all_reduce": [2, 96],
-                "all_gather": [3, 48],
-                "reduce_scatter": [1, 48],
-                "broadcast": [1, 48],
-                "reduce": [1, 48],
-                "all_to_all": [1, 48],
-                "gather": [1, 16],
+                "all_reduce": [2, 96], "all_gather": [3, 48], "reduce_scatter": [1, 48],
+                "broadcast": [1, 48], "reduce": [1, 48], "all_to_all": [1, 48], "gather": [1, 16],
                 "scatter": [1, 16],
-            }
+            }  # fmt: skip
             assert {kind: list(pair) for kind, pair in wire.operations.items()} == expected
-            sent = 2 * third * 96 + 2 * 48 + third * (48 * 4 + 16 * 2)
-            assert abs(wire.wire_bytes - sent) < 1e-9
+            assert abs(wire.wire_bytes - (2 * third * 96 + 2 * 48 + third * (48 * 4 + 16 * 2))) < 1e-9
             assert sum(count for count, _ in wire.operations.values()) == 11
         with WireCounter() as wire:
             if rank == 0:

@@ -1,10 +1,4 @@
-"""The real worker in forked ranks: is the run directory what docs/formats.md promises? Here of ddp; of every
-strategy in tests/nightly/trainer/test_runs.py.
-
-A student learns from a finished run: real workers; what is recorded. What is resumed: tests/nightly/trainer.
-
-What every rank uses reaches rank 0 inside the collective that adds up the losses, and MLflow under its own names.
-"""
+"""The real worker in forked ranks: is the run directory what docs/formats.md promises? Of other strategies: nightly."""
 
 import functools
 import json
@@ -15,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.ranks import fork_ranks, run_ranks
-from tests.trainer.kept_runs import lines, read, train
-from tests.trainer.runs import run_worker
+from tests.trainer.kept_runs import be_worker, lines, read, train
 from trainer.measuring.hardware import NAMES
 from trainer.measuring.profiler import hash_file
 
@@ -27,11 +20,6 @@ JUDGED = {
     "state_memory_gib", "peak_host_memory_gib", "data_set_memory_gib", "wire_bytes_per_step", "comm_exposed_pct",
     "train_time_s",
 }  # fmt: skip
-
-
-def be_worker() -> None:
-
-    raise SystemExit(run_worker())
 
 
 def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
@@ -49,8 +37,6 @@ def count_ranks(folder: Path) -> int:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Callable[[str], Path]:
-    """The run directory of a strategy, trained once."""
-
     @functools.cache
     def of(strategy: str) -> Path:
         folder = tmp_path_factory.mktemp("results") / "default" / strategy
@@ -71,20 +57,17 @@ def check_files(folder: Path) -> None:
         assert facts["node"] == "node-7" and facts["processor"] and facts["gpu"] is None
         assert facts["done"] and facts["samples_seen"] == STEPS * 32 // ranks
         assert f"rank {rank} of {ranks}" in (folder / "ranks" / f"rank{rank}.log").read_text()
-    started = json.loads((folder / "attempts.jsonl").read_text().splitlines()[0])
-    assert started["nodes"] == ["node-7"]
+    assert json.loads((folder / "attempts.jsonl").read_text().splitlines()[0])["nodes"] == ["node-7"]
     assert not [path for path in folder.rglob("*") if "tmp" in path.name]
 
 
 def check_metrics(folder: Path) -> None:
-    found = lines(folder)
-    train = [line for line in found if line["kind"] == "train"]
+    train = lines(folder, "train")
     assert [line["step"] for line in train] == list(range(1, STEPS + 1))
     for line in train:
         parts = line["data_ms"] + line["forward_ms"] + line["backward_ms"] + line["optimizer_ms"]
-        assert 0 < parts <= line["step_time_ms"]
-        assert line["samples"] == 32 and line["skipped"] == 0
-    assert [line["step"] for line in found if line["kind"] == "eval"] == [8, 16]
+        assert 0 < parts <= line["step_time_ms"] and (line["samples"], line["skipped"]) == (32, 0)
+    assert [line["step"] for line in lines(folder, "eval")] == [8, 16]
     assert [line["step"] for line in train if line.get("profiled")] == [9, 10, 11, 12]  # one of warm-up
     measured = STEPS - 5 - 4 - 1  # warm-up, profiled, the one after
     assert read(folder, "summary.json")["measured_steps"] == measured
@@ -189,11 +172,7 @@ def test_what_is_recorded_of_a_teacher(tmp_path: Path, uninterrupted) -> None:
 
 
 def record(folder, images: bool) -> None:
-    """Six steps of a rank with made-up system numbers; writes how many collectives there were.
-
-    Args:
-        images: each rank tells as many of its samples right as its number says.
-    """
+    """Six steps of a rank with made-up system numbers; of images it tells as many right as its number says."""
     import torch
     import torch.distributed as dist
 
@@ -210,10 +189,10 @@ def record(folder, images: bool) -> None:
     path = folder / "metrics.jsonl" if rank == 0 else None
     measures = ("accuracy", "all") if images else ()
     recorder = Recorder(path, 1, 4, read_system=read_system, epoch_samples=16, step_measures=measures)
+    right = torch.tensor([rank, 8]) if images else None
+    result = StepResult(torch.tensor(0.25 * (rank + 1)), torch.tensor(1.0), 8, measures=right)
     with WireCounter() as wire:
         for step in range(1, 7):
-            right = torch.tensor([rank, 8]) if images else None
-            result = StepResult(torch.tensor(0.25 * (rank + 1)), torch.tensor(1.0), 8, measures=right)
             recorder.record_step(step, 0.1, result, (0, 0, 0, 0, 0), False)
         recorder.flush()
         recorder.flush()  # nothing is waiting: no collective and no line
@@ -225,17 +204,11 @@ def record(folder, images: bool) -> None:
 @pytest.mark.parametrize(("ranks", "images"), [(1, False), (3, True)])
 def test_every_rank_s_numbers_are_in_one_line_per_flush(ranks, images, tmp_path):
     run_ranks(lambda: record(tmp_path, images), ranks)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    train = [line for line in lines if line["kind"] == "train"]
+    train, system, epochs = (lines(tmp_path, kind) for kind in ("train", "system", "epoch"))
     assert [line["loss"] for line in train] == [0.25 * ranks * (ranks + 1) / 2] * 6
-    system = [line for line in lines if line["kind"] == "system"]
     assert [line["step"] for line in system] == [4, 6]
-    expected = {
-        f"rank{rank}_{name}": rank + i / 8
-        for rank in range(ranks)
-        for i, name in enumerate(NAMES)
-        if not name.startswith("gpu")
-    }
+    own = {name: i / 8 for i, name in enumerate(NAMES) if not name.startswith("gpu")}
+    expected = {f"rank{rank}_{name}": rank + part for rank in range(ranks) for name, part in own.items()}
     assert {key: value for key, value in system[0].items() if key.startswith("rank")} == expected
     collectives = json.loads((tmp_path / "rank0.json").read_text())
     if not images:
@@ -244,6 +217,5 @@ def test_every_rank_s_numbers_are_in_one_line_per_flush(ranks, images, tmp_path)
     assert collectives == {"all_reduce": [2, (6 + 2 * 6 + 2 * ranks * len(NAMES)) * 4]}
     assert {line["train_accuracy_pct"] for line in train} == {100.0 * (0 + 1 + 2) / 8}
     assert {line["train_all_pct"] for line in train} == {300.0}
-    epochs = [line for line in lines if line["kind"] == "epoch"]
     assert [(line["step"], line["epoch"]) for line in epochs] == [(2, 1), (4, 2), (6, 3)]  # 8 of 16 a step
     assert {line["epoch_train_accuracy_pct"] for line in epochs} == {37.5}

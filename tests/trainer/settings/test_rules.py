@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from stratlab_spec.registry import OPTIMIZERS, adapter_problems, count_moments, list_own_settings
-from stratlab_spec.settings import FAULTS, KINDS, Fault, rank_problems, read_faults
+from stratlab_spec.settings import FAULTS, rank_problems
 from stratlab_spec.settings import rules as continuation
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.fields import Settings
@@ -20,11 +20,10 @@ from stratlab_spec.settings.rules import (
     snapshot_problems,
     swapped_problems,
 )
-from tests.codes import find_codes
+from tests.codes import find_codes, refuses
 from trainer.distributed.world import Precision
 from trainer.engines.deepspeed_config import ModelSizes, build_settings
 from trainer.engines.torch_engine import build_optimizer, optimizer_arguments
-from trainer.fault_injection import APPLY
 from trainer.launch import preflight
 from trainer.launch.batch_validation import check_run
 
@@ -72,12 +71,6 @@ def test_what_was_swapped_between_two_attempts_of_one_run():
     assert swapped_problems(before, before, taught) == swapped_problems({}, before, taught) == []
 
 
-def test_faults_are_read():
-    assert KINDS.keys() == APPLY.keys() | {"slow"} and read_faults("") == []
-    found = read_faults("kill@37:1,disk-full@5!")
-    assert found == [Fault("kill", 37, 1, False), Fault("disk-full", 5, 0, True)]
-
-
 @pytest.mark.parametrize("fault", ["explode@3", "kill@0", "kill@3:x", "kill@3!!"])
 def test_what_is_no_fault_is_refused(fault):
     assert not re.search(FAULTS, fault)
@@ -92,9 +85,8 @@ def test_a_rank_that_is_not_there_is_named():
 def test_a_snapshot_is_refused_on_a_cpu_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(preflight, "has_gpu", lambda: False)
     config = Config(run="x", memory_snapshot=True, results=str(tmp_path))
-    with pytest.raises(ConfigError) as failure:
+    with refuses(ConfigError, "SL-snapshot-no-gpu"):
         preflight.check(config, 1, {})
-    assert find_codes(failure.value) == ["SL-snapshot-no-gpu"]
     assert snapshot_problems(config, gpu=True) == snapshot_problems(Config(run="x"), gpu=False) == []
 
 
@@ -139,7 +131,6 @@ CODE = "SL-lora-without-init"
 
 
 def check(elsewhere: bool = True, **settings: Any) -> list[str]:
-    """Codes of the check before a start."""
     env = {f"TRAINER_{name.upper()}": str(value) for name, value in {"run": "r", **settings}.items()}
     found = check_run(env, elsewhere=elsewhere, replaces=True, opened=set())
     assert found["code"] in (0, 2)

@@ -14,8 +14,7 @@ def rates(steps: int, **settings) -> list[float]:
 
 
 def test_courses_of_the_learning_rate():
-    assert rates(3) == [1, 1, 1]
-    assert rates(4, lr_schedule="linear") == [1, 0.75, 0.5, 0.25]
+    assert (rates(3), rates(4, lr_schedule="linear")) == ([1, 1, 1], [1, 0.75, 0.5, 0.25])
     assert rates(4, lr_schedule="cosine") == [1, 0.8536, 0.5, 0.1464]
     assert rates(6, lr_schedule="linear", warmup_steps=2) == [0.5, 1, 1, 0.75, 0.5, 0.25]
 

@@ -4,7 +4,7 @@ import pytest
 
 from stratlab_spec.settings.config import ConfigError
 from stratlab_spec.settings.files import build_variables, read_pairs, read_settings_file
-from tests.codes import find_codes
+from tests.codes import find_codes, refuses
 
 
 def read(folder: Path, text: str):
@@ -58,10 +58,8 @@ other: 1
     ],
 )
 def test_what_is_no_settings_file_is_refused(tmp_path: Path, text: str, code: str, told: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with refuses(ConfigError, code, "training.yaml", told):
         read(tmp_path, text)
-    assert find_codes(refused.value) == [code]
-    assert "training.yaml" in str(refused.value) and told in str(refused.value)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

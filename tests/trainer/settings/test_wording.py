@@ -2,11 +2,10 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from stratlab_spec.settings.wording import name_again, name_removal, spell
+from stratlab_spec.settings.wording import spell
 
 POD = {"STRATLAB_NAMESPACE": "lab", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 REHEARSAL = {"STRATLAB_NAMESPACE": "lab"}
@@ -28,14 +27,6 @@ def test_a_setting_is_called_as_it_was_typed(env: dict[str, str], said: str) -> 
     others = "MY_TRAINER_LR TRAINER_LRx trainer.launch run.configure TRAINER_"
     assert spell(others, env) == others
     assert spell(RESULTS, REHEARSAL, elsewhere=True) == spell(RESULTS, POD)
-
-
-def test_what_starts_again_and_removes_is_the_place_s_own() -> None:
-    for env in (REHEARSAL, OPTIONS, {}):
-        assert "install" not in name_again(env)
-        assert name_removal(Path("/r/c d/try"), env) == "stratlab remove '/r/c d/try'"
-    assert "install" in name_again(POD)
-    assert name_removal(Path("/r/c/try"), POD) == "stratlab remove c/try --on-cluster -n lab"
 
 
 def run(code: str) -> tuple[int, str, str]:

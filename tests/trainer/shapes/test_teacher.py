@@ -30,9 +30,7 @@ def refuse(code: str, results: Path, teacher: str, **values) -> str:
 
 
 @pytest.mark.parametrize("student", [{}, {"model": "qwen_tiny"}])
-def test_a_run_that_its_comparison_does_not_hold_or_without_weights(
-    tmp_path: Path, monkeypatch, student
-) -> None:
+def test_a_run_that_its_comparison_does_not_hold_or_without_weights(tmp_path, monkeypatch, student):
     asked: list[str] = []
     monkeypatch.setattr(teacher_place, "_ask", asked.append)
     for run in ("ddp", "fsdp"):
@@ -75,15 +73,10 @@ def test_the_hub_is_asked_for_what_no_comparison_is_called(tmp_path: Path, monke
 TEN, THOUSAND = ([str(i) for i in range(count)] for count in (10, 1000))
 DIGITS = {"stratlab_model": "cnn", "class_names": TEN}
 WORDS = {
-    "model_type": "qwen2",
-    "hidden_size": 96,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "vocab_size": 320,
+    "model_type": "qwen2", "hidden_size": 96, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 320,
     "max_position_embeddings": 1024,
-}
+}  # fmt: skip
 
 
 def write(folder: Path, content: dict, weights: bool = True) -> Path:
@@ -162,8 +155,7 @@ def test_memory_of_a_layout_has_the_teacher_where_the_loss_is(tmp_path):
     shape, student = read_shape(teacher_config(config)), read_shape(config)
     matrices = 320 * 96 * 2 + 2 * (96 * 96 * 2 + 96 * 32 * 2 + 3 * 96 * 64)
     assert count_teacher_bytes(config) == 2 * matrices + 4 * (count_parameters(shape) - matrices)
-    exact = config.model_copy(update={"precision": "fp32"})
-    assert count_teacher_bytes(exact) == 4 * count_parameters(shape)
+    assert count_teacher_bytes(config.model_copy(update={"precision": "fp32"})) == 4 * count_parameters(shape)
     ranks = describe_ranks(config, student, resolve_layout(config, 4, student))
     assert [rank.teacher_bytes > 0 for rank in ranks] == [False, False, True, True]
     alone = describe_ranks(settings(**given), student, resolve_layout(config, 4, student))

@@ -23,10 +23,8 @@ GATE = 1e-5
 RANKS = {"single": 1}
 """Of a strategy that has no choice; else 2."""
 TEXT: dict[str, dict[str, Any]] = {
-    "tied": {},
-    "adapters": {"lora_rank": 4},
-    "experts": {"model": "qwen_moe_tiny"},
-}
+    "tied": {}, "adapters": {"lora_rank": 4}, "experts": {"model": "qwen_moe_tiny"},
+}  # fmt: skip
 MICRO = 2
 
 

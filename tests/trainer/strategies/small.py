@@ -113,12 +113,11 @@ def steps(engine: Engine, config: Config, first: int, last: int) -> list[tuple[f
     return seen
 
 
-def train(
-    out: Path, strategy: str, *, last: int = 4, frozen: bool = False, classes: int = CLASSES, **settings: Any
-) -> None:
+def train(out: Path, strategy: str, *, last: int = 4, **options: Any) -> None:
     """One rank: trains and leaves (losses and norms, initial state, final state, dtypes) in `out`."""
-    config = make_config(strategy, int(os.environ["WORLD_SIZE"]), **settings)
-    engine = start(config, frozen=frozen, classes=classes)
+    net = {name: options.pop(name) for name in ("frozen", "classes") if name in options}
+    config = make_config(strategy, int(os.environ["WORLD_SIZE"]), **options)
+    engine = start(config, **net)
     initial = engine.gather_state()
     seen = steps(engine, config, 1, last)
     final = engine.gather_state()

@@ -37,9 +37,7 @@ from trainer.tasks.text_task import TextTask
         ({"dataset": "owner/words", "model": "owner/name", "task": "text"}, "text"),
     ],
 )
-def test_the_kind_follows_from_model_data_or_task(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], kind: str
-) -> None:
+def test_the_kind_follows_from_model_data_or_task(monkeypatch, settings, kind):
     opened: dict[str, tuple[object, ...]] = {}
     for name, place in (("text", "text_task.TextTask"), ("image", "image_task.ImageTask")):
         monkeypatch.setattr(f"trainer.tasks.{place}", lambda *given, name=name: opened.update({name: given}))
@@ -116,8 +114,7 @@ def test_a_language_model_s_loss_is_a_mean_over_tokens_and_not_over_batches():
     """30 nats over 10 tokens and 2 over 6."""
     sums = iter([torch.tensor([30.0, 10.0]), torch.tensor([2.0, 6.0])])
     empty = torch.zeros(1)
-    total = add_up_split(lambda inputs, labels: next(sums), [(empty, empty)] * 2)
-    found = read_language_modelling(total, 5)
+    found = read_language_modelling(add_up_split(lambda inputs, labels: next(sums), [(empty, empty)] * 2), 5)
     assert (found.loss, found.labels, found.samples) == (2.0, 16, 5)
     assert found.perplexity == pytest.approx(math.e**2)
 

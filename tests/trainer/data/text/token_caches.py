@@ -2,18 +2,21 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import datasets
 import numpy as np
 from numpy.typing import NDArray
 
 from stratlab_spec.settings.config import Config
 from trainer.data.text.documents import Document, Tally, encode_texts
 from trainer.data.text.text_form import BUILT_IN
-from trainer.data.text.text_source import Texts
+from trainer.data.text.text_source import Texts, load_texts
 from trainer.data.text.token_rows import TextData, TokenRows, open_text
+from trainer.data.text.tokenizer import load_tokenizer
 from trainer.prepare.preparation import ensure_cache
 
 PAD, START, END = 256, 257, 258
@@ -44,9 +47,20 @@ def encode(
         )
 
     tally, config = Tally(), text_config(Path(), seq_len=seq_len)
-    texts = Texts(read, np.arange(len(pairs)), BUILT_IN, "pairs")
-    found = encode_texts(texts, tokenizer, config, tally)
+    found = encode_texts(Texts(read, np.arange(len(pairs)), BUILT_IN, "pairs"), tokenizer, config, tally)
     return [documents[0] if documents else None for documents in found], tally
+
+
+def put(folder: Path, files: dict[str, Any]) -> Path:
+    """The folder `data` with these files, or the only file; rows become parquet."""
+    for name, content in files.items():
+        path = folder / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, list):
+            datasets.Dataset.from_list(content).to_parquet(str(path))
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder / "data" / (next(iter(files)) if len(files) == 1 else "")
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -56,8 +70,6 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 class Found(NamedTuple):
-    """One document as it stands in a row."""
-
     row: int
     ids: list[int]
     labels: list[int]
@@ -65,8 +77,7 @@ class Found(NamedTuple):
     @property
     def text(self) -> str:
         """Bytes as text; the special tokens as \\x00, \\x01, \\x02."""
-        codes = [i if i < PAD else i - PAD for i in self.ids]
-        return bytes(codes).decode()
+        return bytes([i if i < PAD else i - PAD for i in self.ids]).decode()
 
 
 def documents_of(inputs: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -86,3 +97,62 @@ def find_documents(rows: TokenRows) -> list[Found]:
             )
             found.append(Found(row, inputs[row, 0, here].tolist(), labels[row, here].tolist()))
     return found
+
+
+COUNT = 40
+
+
+Row = Callable[[int], Any]
+
+
+BYTE_TOKENS = {256: b"<pad>", 257: b"<start>", 258: b"<end>"}
+
+
+def show(documents: list[Any]) -> list[str]:
+    """The bytes of each document, with what is learned in brackets."""
+    found = []
+    for document in documents:
+        text = ""
+        for learned, pairs in groupby(zip(document.ids, document.learned, strict=True), lambda pair: pair[1]):
+            said = b"".join(BYTE_TOKENS.get(i) or bytes([i]) for i, _ in pairs).decode()
+            text += f"[{said}]" if learned else said
+        found.append(text)
+    return found
+
+
+def read(config: Config, tokenizer: Any = None) -> tuple[dict[str, list[str]], Tally]:
+    """Every document by split, as `show` has it, and what is counted."""
+    tally, tokenizer = Tally(), tokenizer or load_tokenizer(config)
+    splits = {
+        name: show([d for each in encode_texts(texts, tokenizer, config, tally) for d in each])
+        for name, texts in load_texts(config).items()
+    }
+    return splits, tally
+
+
+def every(splits: dict[str, list[str]]) -> list[str]:
+    return [document for documents in splits.values() for document in documents]
+
+
+def lines(row: Row, first: int = 0, count: int = COUNT) -> str:
+    return "".join(json.dumps(row(n), ensure_ascii=False) + "\n" for n in range(first, first + count))
+
+
+def user(text: str) -> str:
+    return f"<start>user\n{text}<end>\n"
+
+
+def answer(text: str) -> str:
+    return f"<start>assistant\n[{text}<end>]"
+
+
+def chat(*turns: tuple[str, str]) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": text} for role, text in turns]}
+
+
+FOUR_TURNS = {
+    "a.jsonl": lines(
+        lambda n: chat(("user", f"Hi {n}"), ("assistant", "Hello"), ("user", "Go"), ("assistant", "No"))
+    )
+}
+READ_FOUR_TURNS: Row = lambda n: user(f"Hi {n}") + answer("Hello") + "\n" + user("Go") + answer("No")  # noqa: E731

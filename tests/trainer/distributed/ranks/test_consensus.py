@@ -7,7 +7,6 @@ from tests.ranks import fork_ranks
 
 
 def ends(target, ranks: int) -> list[str]:
-    """The last line of each rank."""
     return [result.output.strip().splitlines()[-1] for result in fork_ranks(target, ranks, timeout_s=60)]
 
 

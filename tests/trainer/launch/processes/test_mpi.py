@@ -1,6 +1,4 @@
-"""The MPI launcher on stand-ins for kubectl and mpirun (shell scripts), and a worker pod's first process. Real ones:
-tests/cluster.
-"""
+"""The MPI launcher on stand-ins for kubectl and mpirun (shell scripts), and a worker pod's first process."""
 
 import os
 import signal
@@ -18,31 +16,28 @@ from trainer.launch.ledger import Ledger, find_culprit
 from trainer.launch.stop import Stop
 
 PATH = {"PATH": os.environ["PATH"]}
-READY = '"conditions": [{"type": "Ready", "status": "True"}]'
+READY = '"status": {"podIP": "10.1.2.3", "conditions": [{"type": "Ready", "status": "True"}]}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "address"),
+    [
+        (READY, "10.1.2.3"),
+        (READY.replace("True", "False"), None),
+        (f'"metadata": {{"deletionTimestamp": "2026"}}, {READY}', None),
+    ],
+)
+def test_kubectl_tells_the_address_of_a_ready_pod(tmp_path, answer, address):
+    body = f"test \"$2 $3\" = 'pod w1' || exit 9\ncat <<'E'\n{{{answer}}}\nE\n"
+    kubectl = write_script(tmp_path / "kubectl", body)
+    assert mpi.find_by_kubectl("w1", kubectl) == address
+    assert mpi.find_by_kubectl("w2", kubectl) is None
 
 
 def write_script(path: Path, body: str) -> Path:
     path.write_text("#!/bin/sh\n" + body)
     path.chmod(0o755)
     return path
-
-
-@pytest.mark.parametrize(
-    ("answer", "address"),
-    [
-        (f'{{"status": {{"podIP": "10.1.2.3", {READY}}}}}', "10.1.2.3"),
-        (f'{{"status": {{"podIP": "10.1.2.3", {READY.replace("True", "False")}}}}}', None),
-        (
-            f'{{"metadata": {{"deletionTimestamp": "2026"}}, "status": {{"podIP": "10.1.2.3", {READY}}}}}',
-            None,
-        ),
-    ],
-)
-def test_kubectl_tells_the_address_of_a_ready_pod(tmp_path, answer, address):
-    body = f"test \"$2 $3\" = 'pod w1' || exit 9\ncat <<'E'\n{answer}\nE\n"
-    kubectl = write_script(tmp_path / "kubectl", body)
-    assert mpi.find_by_kubectl("w1", kubectl) == address
-    assert mpi.find_by_kubectl("w2", kubectl) is None
 
 
 def run_launcher(folder: Path, mpirun: str, **env: str) -> subprocess.Popen[str]:
@@ -169,8 +164,7 @@ def test_without_a_trainer_it_goes_at_once_and_past_the_deadline_it_fails(tmp_pa
     wait_until_it_hears(worker)
     worker.terminate()
     assert worker.wait(30) == 0, "half of its deadline"
-    assert start(tmp_path, "0.1").wait(120) == 124
-    assert start(tmp_path, "soon").wait(120) == 2
+    assert (start(tmp_path, "0.1").wait(120), start(tmp_path, "soon").wait(120)) == (124, 2)
 
 
 def test_who_has_lost_a_peer_gives_the_culprit_time_to_say_why(monkeypatch):

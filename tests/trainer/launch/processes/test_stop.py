@@ -15,10 +15,8 @@ TOLD = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP]
 
 
 def run(program: str) -> subprocess.Popen[str]:
-    def hear_all() -> None:
-        for (
-            number
-        ) in TOLD:  # whoever runs the tests may ignore some, as nohup does, and children inherit that
+    def hear_all() -> None:  # who runs the tests may ignore some, as nohup does, and children inherit that
+        for number in TOLD:
             signal.signal(number, signal.SIG_DFL)
 
     command = [sys.executable, "-c", program, "trainer.worker"]

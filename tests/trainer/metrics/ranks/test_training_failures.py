@@ -1,7 +1,4 @@
-"""A batch that is not finite, and a device without memory, on one rank under each kind of engine.
-
-Twenty such batches and twenty clean runs: tests/faults/test_not_finite.py.
-"""
+"""A batch that is not finite, and a device without memory, on one rank under each kind of engine."""
 
 import json
 from pathlib import Path
@@ -20,11 +17,7 @@ BAD_STEP, BAD_RANK, STEPS = 6, 1, 12
 
 
 def build_worker(bad: tuple[int, int] | None):
-    """The real one; on one rank the loss of one step is not a number, and so are the gradients that come of it.
-
-    Args:
-        bad: (step, rank).
-    """
+    """The real one; on one rank the loss of one step is not a number, and so are the gradients that come of it."""
 
     def be_worker() -> None:
         import os

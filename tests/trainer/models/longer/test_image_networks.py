@@ -1,7 +1,6 @@
 """Every image network by its name: size, operations, blocks, its published weights, and the head by class names."""
 
 import json
-import re
 from pathlib import Path
 from urllib.error import URLError
 
@@ -65,17 +64,6 @@ def test_every_name_is_a_network_of_its_own():
     assert {*MODELS} == {*VIT, *NETWORKS, *FINETUNED_NETWORKS, *TEXT_MODELS}
     kinds = [type(build(name, empty=True)) for name, row in NETWORKS.items() if row.builder]
     assert len(kinds) == len({*kinds}) > 2
-
-
-def test_the_page_names_each_network_and_no_other():
-    text, named = Path("docs/models.md").read_text(), list[str]()
-    for title, column in (("Models", 1), ("Decoders", 2)):
-        section = text.split(f"\n## {title}\n")[1].split("\n## ")[0]
-        cells = [row.split("|")[column] for row in section.splitlines() if row.startswith("|")]
-        named += [
-            name for cell in cells[2:] for names in re.findall("`([^`]+)`", cell) for name in names.split()
-        ]
-    assert sorted(name for name in named if name not in ("owner/name", "model_path")) == sorted(MODELS)
 
 
 @pytest.mark.parametrize("name", ["vit_tiny", *NETWORKS])
@@ -218,8 +206,7 @@ def test_weights_from_elsewhere_are_mapped_too_and_keep_their_order_without_name
 def test_weights_are_called_as_torchvision_calls_them(name):
     model = build(name, channels=3, labels=1000, empty=True)
     with torch.device("meta"):
-        function = torchvision_networks.NETWORKS[name].function
-        published = getattr(torchvision.models, function)().state_dict()
+        published = getattr(torchvision.models, torchvision_networks.NETWORKS[name].function)().state_dict()
     published = rename_stages(published) if name == "vgg" else published
     ours = model.network().state_dict()
     assert {n: t.shape for n, t in ours.items()} == {n: t.shape for n, t in published.items()}

@@ -29,16 +29,9 @@ def train(folder: Path, strategy: str) -> list[float]:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     size = GLOBAL_BATCH // world_size // 2
     config = Config(
-        run="try",
-        strategy=strategy,
-        model_path=str(folder),
-        init="pretrained",
-        precision="fp32",
-        lr=0.01,
-        clip_norm=0.5,
-        global_batch_size=GLOBAL_BATCH,
-        micro_batch_size=size,
-    )
+        run="try", strategy=strategy, model_path=str(folder), init="pretrained", precision="fp32",
+        lr=0.01, clip_norm=0.5, global_batch_size=GLOBAL_BATCH, micro_batch_size=size,
+    )  # fmt: skip
     empty = builds_empty(config, rank)
     model = build_model(config, image_size=16, channels=3, num_labels=LABELS, empty=empty)
     engine = build_engine(run_of(config, Precision("fp32")), model, Phases("cpu"))

@@ -1,17 +1,10 @@
-"""Each axis by itself: tp, cp and ep give the answers of one process."""
+"""Parameters that tp cuts stay tied, frozen and of their sizes."""
 
-import copy
-
-import pytest
-import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from tests.ranks import run_ranks
-from tests.trainer.models.test_experts import Waits
-from tests.trainer.parallel.small import make_config, whole_decoder
-from trainer.measuring.held_tensors import local_part
+from tests.trainer.parallel.small import make_config
 from trainer.models.decoder_build import build_decoder
 from trainer.parallel.pipeline import apply_stage
 
@@ -36,55 +29,3 @@ def test_cut_parameters_stay_tied_and_frozen():
         assert sum("lora_B" in name for name in whole) == 4  # o
 
     run_ranks(run, 2)
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_experts_on_several_ranks_answer_as_those_of_one_do(ranks):
-    """Tokens spread unevenly: some experts, and with 4 ranks whole ranks, get none.
-
-    The host waits once, for the sizes of what travels, in one copy; without a rank to travel to not at all.
-    """
-
-    def run() -> None:
-
-        from trainer.parallel.expert import apply_experts
-
-        dist.init_process_group("gloo")
-        layer = whole_decoder(make_config(model="qwen_moe_tiny")).hf.model.layers[0]
-        rank, ours = dist.get_rank(), copy.deepcopy(layer)
-        apply_experts([ours], init_device_mesh("cpu", (ranks,), mesh_dim_names=("ep",)))
-        generator = torch.Generator().manual_seed(1)
-        tokens = torch.randn(4, 6, 64, generator=generator)
-        chosen = torch.randint(0, 3, (4, 6, 2), generator=generator)
-        chosen[..., 1] = 4 + chosen[..., 1] % 2  # never 3, 6 or 7
-        shares = torch.rand(4, 6, 2, generator=generator)
-        per = 4 // ranks
-
-        def outcome(experts: nn.Module, part: slice) -> list[torch.Tensor]:
-            given = [t[part].flatten(0, 1).clone() for t in (tokens, shares)]
-            given = [tensor.requires_grad_() for tensor in given]
-            answer = experts(given[0], chosen[part].flatten(0, 1), given[1])
-            answer.square().sum().backward()
-            return [answer, given[0].grad, given[1].grad]
-
-        wanted = outcome(layer.mlp.experts, slice(0, 4))
-        copies, copy_out = [], torch.Tensor.tolist
-
-        def counted(tensor):
-            copies.append(tuple(tensor.shape))
-            return copy_out(tensor)
-
-        torch.Tensor.tolist = counted  # on a CPU no operator tells of it
-        with Waits() as waits:
-            found = outcome(ours.mlp.experts, slice(per * rank, per * rank + per))
-        assert copies == ([(2, ranks)] if ranks > 1 else []) and waits.found == []
-        for mine, whole in zip(found, wanted, strict=True):
-            torch.testing.assert_close(mine, whole.chunk(ranks)[rank], atol=1e-5, rtol=1e-5)
-        theirs = dict(layer.mlp.experts.named_parameters())
-        for name, parameter in ours.mlp.experts.named_parameters():
-            gradient = local_part(parameter.grad)
-            assert gradient.shape[0] == 8 // ranks
-            expected = theirs[name].grad.chunk(ranks)[rank]
-            torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-5)
-
-    run_ranks(run, ranks)

@@ -1,7 +1,4 @@
-"""Compiled layers have the first gradients of eager ones. `aot_eager` compiles without code generation.
-
-The other axes: tests/trainer/parallel/slow.
-"""
+"""Compiled layers have the first gradients of eager ones. `aot_eager` compiles without code generation."""
 
 import pytest
 

@@ -28,10 +28,8 @@ def test_weights_of_products_travel_in_16_bits_all_others_and_all_gradients_in_3
             assert all(p.dtype == torch.float32 for p in engine.module.parameters())
             engine.close()
         assert gathered == {
-            "fp32": {"float32"},
-            "bf16": {"bfloat16", "float32"},
-            "fp16": {"float16", "float32"},
-        }, "not the bytes that torch packs several types into"
+            "fp32": {"float32"}, "bf16": {"bfloat16", "float32"}, "fp16": {"float16", "float32"},
+        }, "not the bytes that torch packs several types into"  # fmt: skip
         whole, half = sent["fp32"]["all_gather"], sent["bf16"]["all_gather"]
         vectors = 0.1  # their share of this network's bytes, at most
         assert whole / 2 < half < (0.5 + vectors / 2) * whole, sent

@@ -25,7 +25,6 @@ def start_scaled(config: Config) -> Any:
 
 
 def step(engine: Any, config: Config, number: int) -> tuple[float, float, int]:
-    """(loss of all ranks, norm, skipped)."""
     import torch.distributed as dist
 
     from tests.trainer.parallel import small

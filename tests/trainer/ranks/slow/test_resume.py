@@ -1,7 +1,4 @@
-"""A run that goes on, in its rarer ways: other engines, another number of processes, other data, odd moments.
-
-A run goes on from a checkpoint of another one: real workers, digits.
-"""
+"""A run that goes on, in its rarer ways: other engines, another number of processes, other data, odd moments."""
 
 import os
 import shutil

@@ -111,9 +111,8 @@ def test_a_checkpoint_that_does_not_fit_is_left_out_and_the_next_ends_the_run(re
     """torch hides the cause in a BaseException: F9 all the same."""
     done, run = launch_on(results, "1m", **LARGE, **ONE, TRAINER_CHECKPOINT_EVERY="4")
     assert done.returncode == 13, done.stdout[-3000:] + done.stderr[-3000:]
-    assert (
-        "SL-checkpoint-left-out" in find_codes(done.stdout) and "Traceback" not in done.stdout + done.stderr
-    )
+    assert "SL-checkpoint-left-out" in find_codes(done.stdout)
+    assert "Traceback" not in done.stdout + done.stderr
     assert find_codes(done.stderr)[-1] == "SL-checkpoint-no-room"
     steps = [line["step"] for line in read_lines(run / "metrics.jsonl") if line["kind"] == "train"]
     assert steps == list(range(1, len(steps) + 1)) and 8 <= len(steps) <= 12

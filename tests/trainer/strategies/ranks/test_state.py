@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from stratlab_spec.settings.config import ConfigError
 from tests.ranks import run_ranks
+from tests.trainer.checkpoint.test_dcp_files import Call
 from tests.trainer.older_python import pickle_enums_by_name
 from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
@@ -68,19 +69,8 @@ def test_a_resumed_run_is_the_same_run_bitwise(tmp_path):
         assert largest_difference(whole, resumed) == 0.0, strategy
 
 
-class Call:
-    """Pickled as a call."""
-
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.call = function, arguments
-
-    def __reduce__(self) -> Any:
-        return self.call
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A folder that zero2 saved with one process."""
     folder = tmp_path_factory.mktemp("zero2") / "state"
     run_ranks(lambda: save_at_3(folder, folder.parent / "one", "zero2"), 1)
     return folder
@@ -116,9 +106,8 @@ def test_a_file_with_code_is_refused_before_anybody_unpickles_it(saved, refusals
     planted = next((saved / "deepspeed").glob("*optim_states.pt"))
     whole = planted.read_bytes()
     torch.save({"state": Call(open, str(ran), "w")}, planted)
-    assert (
-        all(planted.name in said for said in refusals(saved, "zero2", "zero3", "fsdp")) and not ran.exists()
-    )
+    assert all(planted.name in said for said in refusals(saved, "zero2", "zero3", "fsdp"))
+    assert not ran.exists()
     torch.load(planted, weights_only=False)
     assert ran.exists()
     planted.write_bytes(whole[:-100])
@@ -126,7 +115,6 @@ def test_a_file_with_code_is_refused_before_anybody_unpickles_it(saved, refusals
 
 
 def save_by_name(folder: Path, out: Path, strategy: str) -> None:
-    """One rank: as the image's Python saves."""
     pickle_enums_by_name()
     save_at_3(folder, out, strategy)
 
@@ -164,7 +152,6 @@ def test_of_getattr_only_the_stages_are_read(protocol, tmp_path):
 
 def test_a_state_is_written_as_plain_values_or_not_at_all():
     def look() -> None:
-
         from trainer.engines.deepspeed_checkpoint import as_plain
 
         class Stage(IntEnum):

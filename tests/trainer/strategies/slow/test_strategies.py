@@ -14,14 +14,12 @@ ON = {"TRAINER_FLOPS_PROFILER": "true", "TRAINER_MODEL": "vit_tiny", "TRAINER_IM
 
 
 def train(results: Path, **settings: str) -> RunDirectory:
-    batch = {"TRAINER_GLOBAL_BATCH_SIZE": "16", "TRAINER_MICRO_BATCH_SIZE": "4"}
-    done = launch(results, **batch | settings)
+    done = launch(results, **{"TRAINER_GLOBAL_BATCH_SIZE": "16", "TRAINER_MICRO_BATCH_SIZE": "4"} | settings)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return RunDirectory(results, "default", "try")
 
 
 def read_macs(folder: RunDirectory, of: str = "fwd MACs per GPU:") -> float:
-    """Two decimals of what was counted."""
     found = re.search(rf"{of}.*?([\d.]+) ([MKG]?)MACs", folder.flops_profiler.read_text())
     assert found, folder.flops_profiler.read_text()[:2000]
     return float(found[1]) * SIZES[found[2]]
