@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from stratlab.analysis.kernels import EDGES_US, CopyRow, Durations
-from stratlab.analysis.report import build_mean_row, build_rank_row
+from stratlab.analysis.report import build_mean_row, build_rank_row, find_recordings
 from stratlab.analysis.step_rows import PART_NAMES, Gaps, MemoryPoint, StepRow
 from stratlab.analysis.tables import FROM_REPORT, SCHEMA, write_tables
+from stratlab_spec.run_directory import RunDirectory
 from tests.stratlab.analysis.example_report import blank, build_example, build_example_ranks
 
 NOTHING = [0] * (len(EDGES_US) - 1)
@@ -136,3 +137,25 @@ def test_text_is_no_formula_and_unknown_is_empty(tmp_path):
     with (tmp_path / "blank" / "rank_metrics.csv").open(newline="") as file:
         lines = list(csv.reader(file))
     assert len(lines) == 3 and {cell for line in lines[1:] for cell in line[4:]} == {""}
+
+
+def test_what_the_trainer_writes_is_found_where_it_writes_it(tmp_path):
+    assert find_recordings(tmp_path) == []
+    folder = RunDirectory(tmp_path, "demo", "x")
+    folder.create()
+    folder.flight_recorder.mkdir(parents=True)
+    folder.memory_snapshots.mkdir()
+    for rank in (0, 2, 10):
+        folder.memory_snapshot(rank).write_bytes(b"ab")
+    (folder.memory_snapshots / ".rank3.pickle.tmp").write_bytes(b"half")
+    (folder.flight_recorder / ".nfs0001").write_bytes(b"left by a file system")
+    (folder.memory_snapshots / "rank4.pickle").symlink_to("/etc/passwd")
+    folder.flops_profiler.write_text("MACs")
+    (folder.flight_recorder / "rank_1").write_bytes(b"")
+    rows = {row["recording"]: row["files"] for row in find_recordings(folder.path)}
+    assert rows == {
+        "memory snapshot": {f"traces/memory_snapshots/rank{rank}.pickle": 2 for rank in (0, 2, 10)},
+        "flops profiler": {"traces/flops_profiler.txt": 4},
+        "flight recorder": {"hangs/flight_recorder/rank_1": 0},
+    }
+    assert list(rows["memory snapshot"])[-1].endswith("rank10.pickle"), "by their number"
