@@ -3,8 +3,6 @@
 import copy
 import json
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any
 
 import jsonschema_rs
 import yaml
@@ -14,16 +12,13 @@ from charts.values_schema import values_schema
 from stratlab_spec.settings.fields import LONGEST_NAME
 from tests.charts.rendering import CHARTS, LIBRARY
 
-Case = tuple[str, Any]
-"""Dotted path below `run`, and a value."""
-
-DEFAULTS: dict[str, Any] = yaml.safe_load((CHARTS / LIBRARY / "values.yaml").read_text())
+DEFAULTS = yaml.safe_load((CHARTS / LIBRARY / "values.yaml").read_text())
 SCHEMA = Draft202012Validator(values_schema())
 SECOND = jsonschema_rs.validator_for(values_schema())
 """Written by others, and quicker."""
 
 
-def _bounds() -> Iterator[tuple[Case, list[Case]]]:
+def _bounds():
     """Of one number of the trainer for each kind of bounds: a value that is allowed, and those beside."""
     seen = set()
     for name, setting in values_schema()["properties"]["config"]["properties"].items():
@@ -40,7 +35,7 @@ def _bounds() -> Iterator[tuple[Case, list[Case]]]:
 
 
 BOUNDS = [*_bounds()]
-BAD: list[Case] = [
+BAD = [
     *(case for _, beside in BOUNDS for case in beside),
     *(("config.lr", text) for text in ("0.0", "0e5", "1e400", "nan", "1_0", " 1", "1e", ".", "")),
     ("config.lr", 1e39),
@@ -59,21 +54,21 @@ BAD: list[Case] = [
 """They reach the trainer."""
 
 
-def _volume(path: str = "/x", **source: Any) -> Case:
+def _volume(path="/x", **source):
     return "pod.volumes", [{"name": "x", "mountPath": path, **(source or {"configMap": {"name": "a"}})}]
 
 
-def _on_nodes(**condition: Any) -> Case:
+def _on_nodes(**condition):
     terms = [{"matchExpressions": [{"key": "gpu", **condition}]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     return "pod.affinity", {"nodeAffinity": required}
 
 
-def _image(image: str, *command: str) -> Case:
+def _image(image, *command):
     return "pod.initContainers", [{"name": "x", "image": image, "command": [*command]}]
 
 
-BAD_FOR_THE_CLUSTER: list[Case] = [
+BAD_FOR_THE_CLUSTER = [
     ("nodes", 0),
     ("nodes", "2"),
     ("nodez", 2),
@@ -104,7 +99,7 @@ BAD_FOR_THE_CLUSTER: list[Case] = [
 ]
 """The trainer never sees them."""
 
-GOOD: list[Case] = [
+GOOD = [
     *(case for case, _ in BOUNDS),
     *(("config.lr", rate) for rate in ("1e-05", "1.5e+3", "9.9e37", "1.")),
     ("config.comparison", "c" * LONGEST_NAME),
@@ -124,18 +119,18 @@ GOOD: list[Case] = [
 ]
 
 
-def batches(cases: list[Case]) -> Iterator[list[Case]]:
+def batches(cases):
     """Each value once, in as few files as it takes: a file has one value for a path."""
-    by_path: dict[str, list[Case]] = defaultdict(list)
+    by_path = defaultdict(list)
     for case in cases:
         by_path[case[0]].append(case)
     for number in range(max(map(len, by_path.values()))):
         yield [cases[number] for cases in by_path.values() if number < len(cases)]
 
 
-def build_values(*cases: Case) -> dict[str, Any]:
+def build_values(*cases):
     """A values file with these values below `run`."""
-    values: dict[str, Any] = {}
+    values = {}
     for path, value in cases:
         *parents, last = path.split(".")
         where = values
@@ -145,10 +140,10 @@ def build_values(*cases: Case) -> dict[str, Any]:
     return values
 
 
-def merge_defaults(values: dict[str, Any]) -> dict[str, Any]:
+def merge_defaults(values):
     """What helm validates: the chart's values with these over them; null takes one away."""
 
-    def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    def merge(below, above):
         merged = copy.deepcopy(below)
         for name, value in above.items():
             both = isinstance(value, dict) and isinstance(merged.get(name), dict)
@@ -158,15 +153,14 @@ def merge_defaults(values: dict[str, Any]) -> dict[str, Any]:
     return merge(DEFAULTS, values)
 
 
-def refused_paths(case: Case) -> set[str]:
-    """What is refused, by two validators who must agree."""
+def refused_paths(case):
     values = merge_defaults(build_values(case))
     paths = {".".join(map(str, error.absolute_path)) for error in SCHEMA.iter_errors(values)}
     assert {".".join(map(str, error.instance_path)) for error in SECOND.iter_errors(values)} == paths
     return paths
 
 
-def trainer_environment(case: Case) -> dict[str, str]:
+def trainer_environment(case):
     """The variables by which a value reaches the trainer, as the chart writes them."""
     path, value = case
     text = value if isinstance(value, str) else json.dumps(value)

@@ -1,7 +1,5 @@
 """One helm, but in helms/."""
 
-from pathlib import Path
-
 import pytest
 
 pytest.register_assert_rewrite("tests.charts.rendering", "tests.charts.contract")  # before their import
@@ -10,5 +8,5 @@ from tests.charts.rendering import HELMS, find_program  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def helm() -> Path:
+def helm():
     return find_program(HELMS[0])

@@ -1,11 +1,8 @@
 """The trainer accepts what a chart renders, and the analysis looks where the trainer writes."""
 
-from collections.abc import Sequence
-
 from stratlab_spec.layout import resolve_axes
 from stratlab_spec.settings.config import Config
 from tests.charts.rendering import (
-    Document,
     analysis_pod,
     container,
     environment,
@@ -16,7 +13,7 @@ from tests.charts.rendering import (
 )
 
 
-def check_trainer_contract(documents: Sequence[Document]) -> None:
+def check_trainer_contract(documents):
     """The rendered environment is a valid configuration, whose axes use every process that the chart starts.
 
     Raises:
@@ -30,7 +27,7 @@ def check_trainer_contract(documents: Sequence[Document]) -> None:
     assert config.image == container(training_pod(documents), "pytorch")["image"]
 
 
-def check_analysis_contract(documents: Sequence[Document]) -> None:
+def check_analysis_contract(documents):
     """Waiter and analysis are given the run directory of docs/run_directory.md, on the volume the trainer writes to."""
     config = Config.from_env(environment(training_pod(documents), "pytorch"))
     directory = f"{config.results}/{config.comparison}/{config.run}"
@@ -46,5 +43,5 @@ def check_analysis_contract(documents: Sequence[Document]) -> None:
     assert _claims(pod) == _claims(training_pod(documents)) != []
 
 
-def _claims(pod: Document) -> list[str]:
+def _claims(pod):
     return [v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "persistentVolumeClaim" in v]

@@ -5,21 +5,12 @@ Two sets of values in full for each API; of the other charts and of single value
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from tests.charts.rendering import (
-    CHARTS,
-    HELMS,
-    OTHER_CHARTS,
-    Document,
-    discover_charts,
-    find_program,
-    render,
-)
+from tests.charts.rendering import CHARTS, HELMS, OTHER_CHARTS, discover_charts, find_program, render
 
 GOLDEN = Path(__file__).parent / "golden"
 EVERYTHING = ("--values", str(Path(__file__).with_name("everything.yaml")))
@@ -27,15 +18,13 @@ APIS = ("pytorchjob", "mpijob-v1", "mpijob-v2beta1", "trainjob")
 BASE = "ddp-pytorchjob"
 GONE = "(gone)"
 BASELINE = "run.podSecurity.level=baseline"
-Case = tuple[str, Sequence[str]]
-"""A chart, and further arguments of helm."""
 
-FULL: dict[str, Case] = {
+FULL = {
     **{f"ddp-{api}": ("ddp", ["--set", f"run.workload.api={api},{BASELINE}"]) for api in APIS},
     **{f"everything-{api}": ("llm-4d", [*EVERYTHING, "--set", f"run.workload.api={api}"]) for api in APIS},
     "prepare": ("prepare", OTHER_CHARTS["prepare"]),
 }
-SINGLE_VALUES: dict[str, Case] = {
+SINGLE_VALUES = {
     name: (chart, ["--set", settings])
     for name, chart, settings in (
         ("shares", "ddp", "run.nodes=2,run.analysis.shares=2"),
@@ -61,7 +50,7 @@ SINGLE_VALUES: dict[str, Case] = {
 }
 
 
-def difference(base: Any, other: Any) -> Any:
+def difference(base, other):
     """The parts of `other` that are not as in `base`, at their places; a place in one line."""
     base, other = _by_name(base), _by_name(other)
     if not isinstance(base, Mapping) or not isinstance(other, Mapping):
@@ -75,14 +64,14 @@ def difference(base: Any, other: Any) -> Any:
     return changed
 
 
-def _normal(documents: Sequence[Document], chart: str) -> list[Document]:
+def _normal(documents, chart):
     """With what follows from chart and values as it is with ddp: labels, and the hashes in names."""
     text = json.dumps(documents).replace(f'/name": "{chart}"', '/name": "ddp"')
     text = re.sub(r"-(analysis|waiter|prepare)-[0-9a-f]{8}", r"-\1-HASH", text)
     return list(json.loads(re.sub(r'sha256": "[0-9a-f]{64}', 'sha256": "HASH', text)))
 
 
-def _by_name(node: Any) -> Any:
+def _by_name(node):
     """A list of what has names as a mapping; objects have their kind and component."""
     if not isinstance(node, list) or not all(isinstance(part, dict) for part in node):
         return node
@@ -90,31 +79,30 @@ def _by_name(node: Any) -> Any:
     return dict(zip(names, node, strict=True)) if None not in names and len({*names}) == len(names) else node
 
 
-def _object_name(part: Document) -> str | None:
+def _object_name(part):
     labels = part.get("metadata", {}).get("labels", {})
     return f"{part['kind']} {labels.get('app.kubernetes.io/component')}" if "kind" in part else None
 
 
-def read_full(helm: Path, name: str) -> list[Document]:
-    """A full render, as the chart gives it now."""
+def read_full(helm, name):
     chart, arguments = FULL[name]
     return render(helm, CHARTS / chart, arguments)
 
 
-def other_cases(charts: Path) -> dict[str, Case]:
+def other_cases(charts):
     """What is compared with a full render: every other chart as shipped, and single values."""
-    shipped: dict[str, Case] = {chart: (chart, []) for chart in discover_charts(charts) if chart != "ddp"}
+    shipped = {chart: (chart, []) for chart in discover_charts(charts) if chart != "ddp"}
     return shipped | (SINGLE_VALUES if charts == CHARTS else {})
 
 
-def render_all(charts: Path, names: Iterable[str] | None = None) -> dict[str, Any]:
+def render_all(charts, names=None):
     """Name -> the documents of a full render, or what differs from one."""
     helm = find_program(HELMS[0])
 
-    def show(case: Case) -> list[Document]:
+    def show(case):
         return render(helm, charts / case[0], case[1])
 
-    found: dict[str, Any] = {}
+    found = {}
     others = other_cases(charts)
     for name in names or [*(FULL if charts == CHARTS else {}), *others]:
         base = FULL[BASE if others.get(name, ("",))[0] != "prepare" else "prepare"]
@@ -126,7 +114,7 @@ def render_all(charts: Path, names: Iterable[str] | None = None) -> dict[str, An
     return found
 
 
-def read_goldens(folder: Path) -> dict[str, Any]:
+def read_goldens(folder):
     """As `render_all` gives them."""
     differences = yaml.load((folder / "differences.yaml").read_text(), yaml.CSafeLoader)
     full = {
@@ -137,7 +125,7 @@ def read_goldens(folder: Path) -> dict[str, Any]:
     return full | differences
 
 
-def write_goldens(charts: Path, folder: Path) -> None:
+def write_goldens(charts, folder):
     """All are rendered first: a chart that does not render leaves every file alone."""
     rendered = render_all(charts)
     folder.mkdir(exist_ok=True)

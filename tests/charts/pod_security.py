@@ -6,52 +6,44 @@ https://kubernetes.io/docs/concepts/security/pod-security-standards/
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
-def pod_problems(template: dict[str, Any]) -> list[str]:
+def pod_problems(template):
     """One sentence per broken rule in a pod template{metadata, spec} of the right structure."""
     spec = template["spec"]
-    containers = [*spec.get("initContainers", []), *spec["containers"]]
-    volumes = [volume["name"] for volume in spec.get("volumes", [])]
-    problems = label_problems(template.get("metadata", {}).get("labels", {}))
-    problems += [f"container {name} is there twice" for name in _repeated(c["name"] for c in containers)]
-    problems += [f"volume {name} is there twice" for name in _repeated(volumes)]
-    problems += [
-        f"volume {v['name']} has {len(v) - 1} sources" for v in spec.get("volumes", []) if len(v) != 2
-    ]
-    for container in containers:
-        problems += [f"{container['name']}: {text}" for text in _container_problems(container, volumes)]
-    used = {mount["name"] for container in containers for mount in container.get("volumeMounts", [])}
-    return problems + [f"volume {name} is not mounted" for name in sorted(set(volumes) - used)]
+    containers, volumes = [*spec.get("initContainers", []), *spec["containers"]], spec.get("volumes", [])
+    known = [volume["name"] for volume in volumes]
+    used = {mount["name"] for each in containers for mount in each.get("volumeMounts", [])}
+    found = label_problems(template.get("metadata", {}).get("labels", {}))
+    found += [f"container {name} is there twice" for name in _repeated(each["name"] for each in containers)]
+    found += [f"volume {name} is there twice" for name in _repeated(known)]
+    found += [f"volume {v['name']} has {len(v) - 1} sources" for v in volumes if len(v) != 2]
+    found += [f"{c['name']}: {text}" for c in containers for text in _container_problems(c, known)]
+    return found + [f"volume {name} is not mounted" for name in sorted({*known} - used)]
 
 
-def _container_problems(container: dict[str, Any], volumes: list[str]) -> list[str]:
-    problems = []
+def _container_problems(container, volumes):
+    mounts, paths = (
+        container.get("volumeMounts", []),
+        [m["mountPath"] for m in container.get("volumeMounts", [])],
+    )
     if not LABEL.fullmatch(container["name"]) or len(container["name"]) > 63:
-        problems.append("name is no DNS label")
-    if not container.get("image"):
-        problems.append("no image")
-    if container.get("imagePullPolicy", "Always") not in PULL_POLICIES:
-        problems.append(
-            f"imagePullPolicy {container['imagePullPolicy']} is none of {', '.join(PULL_POLICIES)}"
-        )
-    mounts = container.get("volumeMounts", [])
-    problems += [f"volumeMount {m['name']} has no volume" for m in mounts if m["name"] not in volumes]
-    problems += [f"mountPath {path} is there twice" for path in _repeated(m["mountPath"] for m in mounts)]
-    problems += [f"mountPath {m['mountPath']} has a colon" for m in mounts if ":" in m["mountPath"]]
-    problems += [
+        yield "name is no DNS label"
+    if not container.get("image") or container.get("imagePullPolicy", "Always") not in PULL_POLICIES:
+        yield "no image, or no known imagePullPolicy"
+    yield from (f"volumeMount {m['name']} has no volume" for m in mounts if m["name"] not in volumes)
+    yield from (f"mountPath {path} is there twice" for path in _repeated(paths))
+    yield from (f"mountPath {path} has a colon" for path in paths if ":" in path)
+    yield from (
         f"env {name} is there twice" for name in _repeated(e["name"] for e in container.get("env", []))
-    ]
-    return problems
+    )
 
 
-def label_problems(labels: dict[str, str]) -> list[str]:
+def label_problems(labels):
     return [
         f"label {name}={value!r}: at most 63 characters of A-Z, a-z, 0-9, -, _ and ."
         for name, value in labels.items()
@@ -59,49 +51,38 @@ def label_problems(labels: dict[str, str]) -> list[str]:
     ]
 
 
-def _repeated(names: Iterable[str]) -> list[str]:
+def _repeated(names):
     return [name for name, count in Counter(names).items() if count > 1]
 
 
-Spec = dict[str, Any]
-
 VOLUMES = {
-    *(
-        "configMap",
-        "csi",
-        "downwardAPI",
-        "emptyDir",
-        "ephemeral",
-        "persistentVolumeClaim",
-        "projected",
-        "secret",
-    )
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim"),
+    *("projected", "secret"),
 }
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 SECCOMP = ("RuntimeDefault", "Localhost")
 SELINUX_TYPES = (None, "", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 
 
-def security(part: Spec) -> Spec:
+def security(part):
     return part.get("securityContext") or {}
 
 
-def inherited(pod: Spec, container: Spec, field: str) -> Any:
-    """The container's own, or the pod's."""
+def inherited(pod, container, field):
     return security(container).get(field, security(pod).get(field))
 
 
-def selinux_is_harmless(part: Spec) -> bool:
+def selinux_is_harmless(part):
     options = security(part).get("seLinuxOptions", {})
     return options.get("type") in SELINUX_TYPES and not options.get("user") and not options.get("role")
 
 
-def apparmor_is_harmless(part: Spec) -> bool:
+def apparmor_is_harmless(part):
     return security(part).get("appArmorProfile", {}).get("type", "RuntimeDefault") in SECCOMP
 
 
 # What a pod must be: sentence when it is not -> whether it is
-POD_CONTROLS: dict[str, Callable[[Spec], bool]] = {
+POD_CONTROLS = {
     "hostNetwork": lambda pod: not pod.get("hostNetwork"),
     "hostPID": lambda pod: not pod.get("hostPID"),
     "hostIPC": lambda pod: not pod.get("hostIPC"),
@@ -113,7 +94,7 @@ POD_CONTROLS: dict[str, Callable[[Spec], bool]] = {
 }
 
 # The same for a container, which may inherit from its pod
-CONTAINER_CONTROLS: dict[str, Callable[[Spec, Spec], bool]] = {
+CONTAINER_CONTROLS = {
     "privileged": lambda pod, c: not security(c).get("privileged"),
     "allowPrivilegeEscalation": lambda pod, c: security(c).get("allowPrivilegeEscalation") is False,
     "capabilities.drop": lambda pod, c: "ALL" in security(c).get("capabilities", {}).get("drop", []),
@@ -130,7 +111,7 @@ CONTAINER_CONTROLS: dict[str, Callable[[Spec, Spec], bool]] = {
 }
 
 
-def restricted_problems(pod: Spec) -> list[str]:
+def restricted_problems(pod):
     """Which controls of `restricted` the pod breaks, with the container's name."""
     found = [f"pod: {name}" for name, holds in POD_CONTROLS.items() if not holds(pod)]
     for kind in ("initContainers", "containers", "ephemeralContainers"):
@@ -155,8 +136,7 @@ RESTRICTED_ALONE = (
 """Controls of `restricted` that `baseline` does not have, or has with more allowed."""
 
 
-def baseline_problems(pod: Spec) -> list[str]:
-    """As restricted_problems, of the level below."""
+def baseline_problems(pod):
     found = [each for each in restricted_problems(pod) if not each.endswith(RESTRICTED_ALONE)]
     found += [f"volume {v['name']}: hostPath" for v in pod.get("volumes", []) if "hostPath" in v]
     for container in [*pod.get("initContainers", []), *pod["containers"]]:
@@ -168,7 +148,7 @@ def baseline_problems(pod: Spec) -> list[str]:
     return found
 
 
-def find_level(pod: Spec, annotations: Mapping[str, str] | None = None) -> str:
+def find_level(pod, annotations=None):
     """The strictest level that the pod passes, with the annotations by which AppArmor is set."""
     profiles = [value for name, value in (annotations or {}).items() if name.startswith(APPARMOR)]
     if not all(value in ("", "runtime/default") or value.startswith("localhost/") for value in profiles):
@@ -178,7 +158,7 @@ def find_level(pod: Spec, annotations: Mapping[str, str] | None = None) -> str:
     return "privileged" if baseline_problems(pod) else "baseline"
 
 
-def find_pods(node: Any) -> Iterator[Spec]:
+def find_pods(node):
     """The spec of every pod template, wherever an object of any kind hides it."""
     if isinstance(node, list):
         for item in node:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,7 @@ ValuesDumper.add_representer(
 )
 
 
-def read_documents(text: str) -> list[Document]:
-    """All objects, those of a List too."""
+def read_documents(text):
     documents = [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
     return [
         each
@@ -43,18 +41,12 @@ def read_documents(text: str) -> list[Document]:
     ]
 
 
-def discover_charts(charts: Path) -> list[str]:
+def discover_charts(charts):
     """Names of the strategy charts in a folder: those that render a run."""
     return sorted(path.parents[1].name for path in charts.glob("*/templates/run.yaml"))
 
 
-def discover_other_charts() -> list[str]:
-    """Names of the charts that can be installed and render no run."""
-    every = {path.parent.name for path in CHARTS.glob("*/Chart.yaml")}
-    return sorted(every - {LIBRARY, *discover_charts(CHARTS)})
-
-
-def find_program(name: str) -> Path:
+def find_program(name):
     path = ROOT / ".tools" / name
     if not path.is_file():
         target = "make .tools/scan/ready" if name.startswith("scan/") else "make setup"
@@ -62,14 +54,7 @@ def find_program(name: str) -> Path:
     return path
 
 
-def helm_template(
-    helm: Path,
-    chart: Path,
-    arguments: Sequence[str] = (),
-    *,
-    values: Mapping[str, Any] | None = None,
-    release: str = RELEASE,
-) -> subprocess.CompletedProcess[str]:
+def helm_template(helm, chart, arguments=(), *, values=None, release=RELEASE):
     """`helm template`; `arguments` such as --set, `values` as the content of a values file."""
     command = [str(helm), "template", release, str(chart), "--namespace", NAMESPACE, *arguments]
     if values is not None:
@@ -84,14 +69,7 @@ def helm_template(
     )
 
 
-def render(
-    helm: Path,
-    chart: Path,
-    arguments: Sequence[str] = (),
-    *,
-    values: Mapping[str, Any] | None = None,
-    release: str = RELEASE,
-) -> list[Document]:
+def render(helm, chart, arguments=(), *, values=None, release=RELEASE):
     """All objects of a chart, which must render; the shipped charts are rendered once for the same question."""
     question = (helm, chart, tuple(arguments), json.dumps(values), release)
     found = (_render if chart.parent == CHARTS else _render.__wrapped__)(*question)
@@ -99,20 +77,20 @@ def render(
 
 
 @functools.cache
-def _render(helm: Path, chart: Path, arguments: tuple[str, ...], values: str, release: str) -> list[Document]:
+def _render(helm, chart, arguments, values, release):
     done = helm_template(helm, chart, arguments, values=json.loads(values), release=release)
     assert done.returncode == 0, done.stderr
     return read_documents(done.stdout)
 
 
-def refusal(helm: Path, chart: str, arguments: Sequence[str] = (), **options: Any) -> str:
+def refusal(helm, chart, arguments=(), **options):
     """What helm says where it must refuse. Without the schema, which other tests look at: in half the time."""
     done = helm_template(helm, CHARTS / chart, ["--skip-schema-validation", *arguments], **options)
     assert (done.returncode, done.stdout) == (1, ""), done.stdout
     return done.stderr
 
 
-def pick(documents: Sequence[Document], kind: str) -> Document:
+def pick(documents, kind):
     """The one object of this kind; a Job is the one that analyses, and `waiter` its waiter."""
     component = {"Job": "analysis", "waiter": "waiter"}.get(kind)
     (document,) = [
@@ -125,34 +103,34 @@ def pick(documents: Sequence[Document], kind: str) -> Document:
     return document
 
 
-def training_pod(documents: Sequence[Document]) -> Document:
+def training_pod(documents):
     return pick(documents, "PyTorchJob")["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
 
 
-def analysis_pod(documents: Sequence[Document]) -> Document:
+def analysis_pod(documents):
     return pick(documents, "Job")["spec"]["template"]["spec"]
 
 
-def waiter_pod(documents: Sequence[Document]) -> Document:
+def waiter_pod(documents):
     return pick(documents, "waiter")["spec"]["template"]["spec"]
 
 
-def container(pod: Document, name: str) -> Document:
+def container(pod, name):
     every = [*pod.get("initContainers", []), *pod["containers"]]
     (found,) = [entry for entry in every if entry["name"] == name]
     return found
 
 
-def expand(text: str, env: Mapping[str, str]) -> str:
+def expand(text, env):
     """What Kubernetes makes of `env` values and `command`: $(NAME) is replaced if known, $$ is one dollar sign."""
     return re.sub(
         r"\$\$|\$\(([^)]*)\)", lambda found: "$" if found[0] == "$$" else env.get(found[1], found[0]), text
     )
 
 
-def environment(pod: Document, name: str) -> dict[str, str]:
+def environment(pod, name):
     """What the program in a container sees; <secret/key> and <spec.nodeName> stand for what only the cluster knows."""
-    env: dict[str, str] = {}
+    env = {}
     for entry in container(pod, name)["env"]:
         assert entry["name"] not in env, f"{entry['name']} is there twice"
         given = entry.get("valueFrom", {})
@@ -165,6 +143,6 @@ def environment(pod: Document, name: str) -> dict[str, str]:
     return env
 
 
-def world_size(documents: Sequence[Document]) -> int:
+def world_size(documents):
     spec = pick(documents, "PyTorchJob")["spec"]
     return spec["pytorchReplicaSpecs"]["Worker"]["replicas"] * int(spec["nprocPerNode"])

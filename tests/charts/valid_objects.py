@@ -4,7 +4,6 @@ Scanners know Pods alone: every pod template that an object of any kind hides is
 """
 
 import re
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import kubeflow.training.models as training_models
@@ -16,7 +15,7 @@ from tests.charts.rendering import NAMESPACE
 Document = dict[str, Any]
 
 # values of run.workload.api and run.workload.topology -> where their pod templates are
-WORKLOADS: dict[tuple[str, str], tuple[str, ...]] = {
+WORKLOADS = {
     ("pytorchjob", "worker-only"): ("PyTorchJob.Worker",),
     ("pytorchjob", "master-worker"): ("PyTorchJob.Master", "PyTorchJob.Worker"),
     ("mpijob-v1", "worker-only"): ("MPIJob.Launcher", "MPIJob.Worker"),
@@ -31,7 +30,7 @@ RUNNING = (  # those that run the trainer
 )
 
 
-def workload_values(api: str, topology: str) -> list[str]:
+def workload_values(api, topology):
     """At the level that allows each of them, and whatever else the values say: --set goes before a file."""
     return [
         "--set",
@@ -39,9 +38,9 @@ def workload_values(api: str, topology: str) -> list[str]:
     ]
 
 
-def unwrap_pods(documents: Sequence[Document]) -> dict[str, Document]:
+def unwrap_pods(documents):
     """Pods by the kind of their object and, where it has several, the role in it: Job, Job.waiter, ..."""
-    found: dict[str, Document] = {}
+    found = {}
     for document in documents:
         component = document["metadata"].get("labels", {}).get("app.kubernetes.io/component")
         for role, template in find_templates(document, "waiter" if component == "waiter" else ""):
@@ -56,7 +55,7 @@ def unwrap_pods(documents: Sequence[Document]) -> dict[str, Document]:
     return found
 
 
-def find_templates(node: Any, role: str) -> Iterator[tuple[str, Document]]:
+def find_templates(node, role):
     """Whatever has a spec with containers. Its role: the list item's name, or the last key with a capital."""
     if isinstance(node, list):
         for item in node:
@@ -73,7 +72,7 @@ def find_templates(node: Any, role: str) -> Iterator[tuple[str, Document]]:
 VERSIONS = ("1.29", "1.37")
 
 
-def problems(documents: Sequence[Document]) -> list[str]:
+def problems(documents):
     """One sentence per reason why an object would be refused."""
     found = []
     for document in documents:
@@ -91,8 +90,7 @@ def problems(documents: Sequence[Document]) -> list[str]:
     return found
 
 
-def core_problems(document: Document) -> list[str]:
-    """By the schemas of Kubernetes."""
+def core_problems(document):
     found = []
     for version in VERSIONS:
         try:
@@ -102,7 +100,7 @@ def core_problems(document: Document) -> list[str]:
     return found
 
 
-def _unknown_fields(type_name: str, node: Any, place: str) -> Iterator[str]:
+def _unknown_fields(type_name, node, place):
     """Names that the models of the operator do not have; what they have of Kubernetes is checked as such."""
     inner = re.fullmatch(r"(?:list\[|dict\(str, )(.*)[\])]", type_name)
     if inner:

@@ -6,7 +6,6 @@ import sys
 import sysconfig
 import tarfile
 import venv
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import ZipFile
@@ -40,7 +39,7 @@ class Built:
     again: Path
 
 
-def copy_tree(folder: Path) -> Path:
+def copy_tree(folder):
     """What a build may read; a build leaves files beside the code."""
     for name in NEEDED:
         if (ROOT / name).is_dir():
@@ -50,7 +49,7 @@ def copy_tree(folder: Path) -> Path:
     return folder
 
 
-def build(tree: Path, name: str, out: Path) -> Built:
+def build(tree, name, out):
     """Builds the distribution three times, into folders of `out`."""
     home = tree / HOMES[name]
     sdist = call_backend("sdist", home, out / "sdist")
@@ -62,7 +61,7 @@ def build(tree: Path, name: str, out: Path) -> Built:
     )
 
 
-def call_backend(kind: str, home: Path, out: Path) -> Path:
+def call_backend(kind, home, out):
     """What `pip wheel --no-build-isolation` calls."""
     out.mkdir(parents=True)
     code = f"import sys; from setuptools.build_meta import build_{kind} as build; build(sys.argv[1])"
@@ -72,8 +71,7 @@ def call_backend(kind: str, home: Path, out: Path) -> Path:
     return made
 
 
-def write_wheel(folder: Path, name: str, version: str, files: Mapping[str, str]) -> Path:
-    """A wheel of somebody else's, with these files."""
+def write_wheel(folder, name, version, files):
     stem = f"{name.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
     every = {
@@ -89,7 +87,7 @@ def write_wheel(folder: Path, name: str, version: str, files: Mapping[str, str])
     return wheel
 
 
-def make_environment(folder: Path, *, with_packages: bool) -> Path:
+def make_environment(folder, *, with_packages):
     """A fresh virtual environment's python; with packages it finds those of this one behind its own."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
     if with_packages:
@@ -98,16 +96,14 @@ def make_environment(folder: Path, *, with_packages: bool) -> Path:
     return folder / "bin" / "python"
 
 
-def run_pip(python: Path, verb: str, *arguments: str | Path) -> None:
-    """pip of the set-up, at work on another environment."""
+def run_pip(python, verb, *arguments):
     done = subprocess.run(
         [PIP, "--python", python, verb, "--quiet", *arguments], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 
 
-def install(python: Path, *wheels: Path) -> None:
-    """As pip does, in this order; a second each sooner."""
+def install(python, *wheels):
     for wheel in wheels:
         command = [UV, "pip", "install", "--python", python, "--offline", "--no-deps", wheel]
         done = subprocess.run(command, capture_output=True, text=True)

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sysconfig
 from importlib.metadata import distributions
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ PATTERNS = (
 HISTORY = re.compile(r"reports/|LAB\.md|requirements/|images/[^/]+/requirements\.txt")
 
 
-def find_versions(root: Path, names: list[str]) -> list[tuple[str, str]]:
+def find_versions(root, names):
     """(file:line, version) of every place that names the project's version."""
     found = []
     for name in names:
@@ -40,13 +39,13 @@ def find_versions(root: Path, names: list[str]) -> list[tuple[str, str]]:
     return found
 
 
-def list_files() -> list[str]:
+def list_files():
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [name for name in done.stdout.splitlines() if not HISTORY.match(name)]
 
 
-def test_every_place_names_the_version_of_the_one_file() -> None:
+def test_every_place_names_the_version_of_the_one_file():
     version = (ROOT / "VERSION").read_text().strip()
     assert re.fullmatch(NUMBER, version)
     places = find_versions(ROOT, list_files())
@@ -62,7 +61,7 @@ def test_every_place_names_the_version_of_the_one_file() -> None:
 
 
 @pytest.mark.parametrize("name", HOMES)
-def test_all_distributions_read_it(name: str) -> None:
+def test_all_distributions_read_it(name):
     (found,) = distributions(name=name, path=[sysconfig.get_path("purelib")])
     assert found.version == (ROOT / "VERSION").read_text().strip()
     text = (ROOT / HOMES[name] / "pyproject.toml").read_text()

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -17,12 +16,12 @@ INLINE = re.compile(r"`([^`]+)`")
 REMARK = re.compile(r"(^|\s+)# .*$|\s{5,}shows .*$")
 
 
-def read_commands(root: Path = ROOT) -> dict[str, set[str]]:
+def read_commands(root=ROOT):
     """Command, on one line and without its remark -> files that hold it.
 
     A program's bare name and a verb alone (`helm upgrade`) are words of a sentence, unless the line is one of a block.
     """
-    found: dict[str, set[str]] = {}
+    found = {}
     for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
         text = path.read_text()
         for command in _lines("\n".join(FENCE.findall(text))):
@@ -38,11 +37,11 @@ def read_commands(root: Path = ROOT) -> dict[str, set[str]]:
     return found
 
 
-def read_section(title: str, file: Path = ROOT / "README.md") -> list[str]:
+def read_section(title, file=ROOT / "README.md"):
     """The commands below a heading in their order, those of blocks and those in the text; each once."""
     _, _, rest = file.read_text().partition(f"\n## {title}\n")
     section = rest.partition("\n## ")[0]
-    found: dict[str, None] = {}
+    found = {}
     for block, text in re.findall(rf"{FENCE.pattern}|([^`]+|`[^`\n]+`)", section, FENCE.flags):
         if block:
             found |= dict.fromkeys(_lines(block))
@@ -53,7 +52,7 @@ def read_section(title: str, file: Path = ROOT / "README.md") -> list[str]:
     return list(found)
 
 
-def split(command: str) -> list[str]:
+def split(command):
     """The words that a shell makes of it; of braces only one pair is expanded."""
     words = []
     for word in shlex.split(command):
@@ -62,18 +61,18 @@ def split(command: str) -> list[str]:
     return words
 
 
-def _lines(text: str) -> Iterator[str]:
+def _lines(text):
     for line in text.replace("\\\n", " ").splitlines():
         command = " ".join(REMARK.sub("", line).split())
         if _is_command(command):
             yield command
 
 
-def _is_command(text: str) -> bool:
+def _is_command(text):
     return text.split(" ")[0] in PROGRAMS
 
 
-def _is_word(text: str) -> bool:
+def _is_word(text):
     return (
         re.fullmatch(
             r"(stratlab|helm|kubectl|kind|docker|podman|buildah)( [a-z-]+)?|kind load docker-image", text

@@ -1,14 +1,11 @@
 """What examples and README ask for, rendered, and judged by the trainer as the first pod would judge it."""
 
 import io
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from stratlab.helm import find_helm
 from stratlab.rehearsal_plan import build_training_pods
 from stratlab.sweep.definition import read_sweep
-from stratlab.sweep.planned_release import Planned, build_sweep_plan
+from stratlab.sweep.planned_release import build_sweep_plan
 from stratlab_spec.settings.config import Config
 from tests.charts.rendering import CHARTS, render
 from tests.documents.commands import ROOT, read_commands, split
@@ -26,18 +23,17 @@ FROM_CHARTS = [
 ON_THE_HUB = ("food101", "metamathqa", "/results/_prepared/pets", "/data/pets")
 
 
-def options(command: str, name: str) -> list[str]:
-    """The values of an option that may be repeated."""
+def options(command, name):
     words = split(command)
     return [words[i + 1] for i, word in enumerate(words) if word == name]
 
 
-def gpu_command() -> str:
+def gpu_command():
     (found,) = [c for c in COMMANDS if c.startswith("helm install") and "vit_huge" in c]
     return found
 
 
-def write_photos(folder: Path, count: int, edge: int = 64) -> Path:
+def write_photos(folder, count, edge=64):
     """A data set of `count` equal photos in two classes, with the columns of Food-101."""
     import datasets
     from PIL import Image
@@ -51,7 +47,7 @@ def write_photos(folder: Path, count: int, edge: int = 64) -> Path:
     return folder
 
 
-def render_told(command: str, chart: str, release: str) -> Mapping[str, Any]:
+def render_told(command, chart, release):
     """The workload, with the command's values but those that a reader has to write."""
     arguments = [f"--set={setting}" for setting in options(command, "--set")]
     arguments += [f"--values={ROOT / file}" for file in options(command, "--values") if "my-" not in file]
@@ -59,7 +55,7 @@ def render_told(command: str, chart: str, release: str) -> Mapping[str, Any]:
     return next((each for each in documents if each["kind"] == "PyTorchJob"), documents[0])
 
 
-def judge(job: Mapping[str, Any], **env: str) -> None:
+def judge(job, **env):
     """As the first pod would, before torch is imported; of data that is not here, all the rest."""
     pod = {**build_training_pods(job, 29500)[0].commands[-1].env, **env}
     config = Config.from_env(pod)
@@ -69,5 +65,5 @@ def judge(job: Mapping[str, Any], **env: str) -> None:
         check(config, read_pods(pod).world_size, pod)
 
 
-def sweep_plan() -> list[Planned]:
+def sweep_plan():
     return build_sweep_plan(read_sweep(SWEEP), SWEEP.parent, find_helm(), lambda text: None)

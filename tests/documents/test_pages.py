@@ -1,7 +1,6 @@
 """Pages against the code: requirements, stops, the keys of a sweep, the path on a cluster."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
@@ -12,7 +11,6 @@ from stratlab_spec.exit_codes import REASONS
 from stratlab_spec.settings import KINDS
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.fields import Settings
-from tests.cluster.readme.path import LAST, REPLACED, read_path
 from tests.documents.commands import ROOT
 from tests.documents.test_commands import find_problems as find_command_problems
 
@@ -32,7 +30,7 @@ SOURCES_OWN = {
 """What does not exist, and is said not to."""
 
 
-def find_problems(text: str) -> set[str]:
+def find_problems(text):
     """What is wrong with the pages: a row's name, and with which word."""
     lines = [line for line in text.splitlines() if re.match(r"\|(S-|C\d)", line)]
     rows = [[cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")] for line in lines]
@@ -41,7 +39,7 @@ def find_problems(text: str) -> set[str]:
     return found | {f"{row[0]}: {problem}" for row in rows for problem in _judge(row)}
 
 
-def _judge(row: list[str]) -> Iterator[str]:
+def _judge(row):
     if len(row) != 4 or not all(row[:3]):
         yield "cell"
         return
@@ -59,7 +57,7 @@ def _judge(row: list[str]) -> Iterator[str]:
     yield from (target for target in LINK.findall(where) if not (PAGE.parent / target).exists())
 
 
-def _exists(span: str) -> bool:
+def _exists(span):
     if span in Config.model_fields:
         return True
     if span.startswith(("stratlab ", "python ", "make ")):
@@ -67,7 +65,7 @@ def _exists(span: str) -> bool:
     return re.fullmatch(r"[A-Za-z_.]+(/[A-Za-z0-9_.-]+)*/?", span) is not None and (ROOT / span).exists()
 
 
-def test_everything_is_there_once_and_what_it_names_exists() -> None:
+def test_everything_is_there_once_and_what_it_names_exists():
     assert len(IDS) == 157 and find_problems(PAGE.read_text()) == set()
 
 
@@ -79,15 +77,14 @@ IN_A_CHART = {"grace_s": 120, "wait_s": 86400, "allow_faults": False}
 WORDS = {False: "off", True: "on", "": ""}
 
 
-def read_table(title: str, page: str = STOPS) -> list[list[str]]:
+def read_table(title, page=STOPS):
     """Cells of the first table below a heading, without its head."""
     section = page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
-def find_stop_problems(page: str, faults: str, codes: str) -> list[str]:
-    """What the pages say otherwise than the code."""
+def find_stop_problems(page, faults, codes):
     problems = []
     told = {int(code): reason for code, reason in read_table("Exit codes", codes)}
     problems += [f"exit code {code}" for code in sorted(told.keys() ^ REASONS.keys())]
@@ -98,7 +95,7 @@ def find_stop_problems(page: str, faults: str, codes: str) -> list[str]:
     if kinds != [*KINDS]:
         problems.append("the kinds of faults")
     for cell, default, _ in read_table("Settings", page):
-        name = (re.search(r"\(`(\w+)`\)", cell) or re.search(r"`([\w.]+)`", cell))[1]  # type: ignore[index]
+        name = (re.search(r"\(`(\w+)`\)", cell) or re.search(r"`([\w.]+)`", cell))[1]
         if name == "run.suspend":
             continue
         if name not in Settings.model_fields:
@@ -111,32 +108,13 @@ def find_stop_problems(page: str, faults: str, codes: str) -> list[str]:
     return problems
 
 
-def test_exit_codes_kinds_and_defaults_are_those_of_the_code() -> None:
+def test_exit_codes_kinds_and_defaults_are_those_of_the_code():
     assert find_stop_problems(STOPS, FAULTS, CODES) == []
 
 
-def test_every_key_of_a_sweep_is_described_with_its_default() -> None:
+def test_every_key_of_a_sweep_is_described_with_its_default():
     rows = re.findall(r"^\| `(\w+)` \| (\S.*) \| (.+) \|$", write_sweep(Path()), flags=re.MULTILINE)
     assert [name for name, *_ in rows] == [*Sweep.model_fields, *Tune.model_fields]
-
-
-def test_the_path_leads_from_the_operator_to_the_sweep() -> None:
-    told = [step.told for step in read_path()]
-    path = [
-        "make setup",
-        "kubectl apply -k manifests/overlays/kind",
-        "stratlab check -n stratlab",
-        "helm install ddp charts/ddp -n stratlab --values examples/digits.yaml --values examples/cpu.yaml",
-        "stratlab watch ddp -n stratlab",
-        "stratlab compare demo --on-cluster -n stratlab --output demo-report",
-        "helm -n stratlab uninstall ddp fsdp",
-        "stratlab list --on-cluster -n stratlab",
-        "stratlab fetch demo/ddp -n stratlab",
-        "stratlab remove demo/ddp --on-cluster -n stratlab",
-        LAST,
-    ]
-    assert [command for command in told if command in path] == path
-    assert set(REPLACED) <= set(told), "what is not told any more needs no replacement"
 
 
 SIZES = {"README.md": 8_000, "LAB.md": 25_000, "CHANGELOG.md": 6_000, "docs/architecture.md": 20_000}
@@ -144,7 +122,7 @@ PAGE_BYTES, USER_BYTES = 14_000, 170_000
 LONG = ("docs/codes.md", "docs/troubleshooting.md")
 
 
-def test_pages_keep_their_sizes() -> None:
+def test_pages_keep_their_sizes():
     """The sum is of hand-written pages outside the section Contributors."""
     sections = {
         title: pages
@@ -158,7 +136,5 @@ def test_pages_keep_their_sizes() -> None:
     } == {}
     assert len((ROOT / "README.md").read_text().splitlines()) <= 130
     users = [page for title, pages in sections.items() if title != "Contributors" for page in pages]
-    assert (
-        sum(sizes[page] for page in users if page in sizes and page not in (*SIZES, "docs/codes.md"))
-        <= USER_BYTES
-    )
+    counted = {*users} & sizes.keys() - {*SIZES, "docs/codes.md"}
+    assert sum(sizes[page] for page in counted) <= USER_BYTES

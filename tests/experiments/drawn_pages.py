@@ -1,12 +1,10 @@
 """Pages of a kept result against those that today's program draws from its runs."""
 
-from pathlib import Path
-
 from experiments.kept_runs import ARCHIVE
 from experiments.result import draw_pages
 
 
-def check_pages(folder: Path, parts: int, drawn: Path) -> None:
+def check_pages(folder, parts, drawn):
     """Every file that is drawn is in `folder` with the same content.
 
     Args:

@@ -3,11 +3,8 @@
 import functools
 import shutil
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 ABSENT = "chromium is not installed (apt-get install chromium)"
@@ -17,12 +14,12 @@ LOADED = """performance.getEntriesByType('resource').map(each => each.name)
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format, *args):
         pass
 
 
 @contextmanager
-def serve(folder: Path) -> Iterator[str]:
+def serve(folder):
     """The address of a server of `folder` on loopback."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)

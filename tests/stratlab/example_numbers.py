@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 PHASES = ("data", "forward", "backward", "optimizer")
 LABELS = (  # name, start and length in us
@@ -17,7 +16,7 @@ LABELS = (  # name, start and length in us
 
 THREE = Path(__file__).parents[1] / "data" / "runs" / "comparison_of_3" / "demo"
 """Runs as files, of which everything is taken that does not follow from the arguments."""
-TEMPLATE: dict[str, Any] = json.loads((THREE / "ddp" / "summary.json").read_text())
+TEMPLATE = json.loads((THREE / "ddp" / "summary.json").read_text())
 OF_PEAK = ("alloc_retries", "forecast_memory_error_pct")
 OF_GPU = (
     *("train_energy_wh", "train_power_w", "gpu_utilisation_pct", "gpu_temperature_c"),
@@ -31,14 +30,12 @@ TALK = {
 }
 
 
-def build_metrics(
-    config: dict[str, Any], pace: float, loss_shift: float, begun: float, step_ms: float | None = None
-) -> list[dict[str, Any]]:
+def build_metrics(config, pace, loss_shift, begun, step_ms=None):
     """The lines of metrics.jsonl; `pace` scales the step times. `step_ms`: of every step, instead.
 
     `begun`: seconds since 1970."""
     settings, steps = config["config"], config["resolved"]["steps"]
-    lines: list[dict[str, Any]] = []
+    lines = []
     for step in range(1, steps + 1):
         stamp = {"t": begun + step * 0.012, "attempt": 1, "step": step}
         loss = 2.3 * math.exp(-step / 25) + 0.05 + 0.01 * math.sin(5 * step)
@@ -64,10 +61,7 @@ def build_metrics(
     return lines
 
 
-def build_summary(
-    config: dict[str, Any], ranks: list[dict[str, Any]], metrics: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """The content of summary.json."""
+def build_summary(config, ranks, metrics):
     settings, resolved = config["config"], config["resolved"]
     train = [line for line in metrics if line["kind"] == "train"]
     validation = [line for line in metrics if line["kind"] == "eval"]
@@ -107,13 +101,12 @@ def build_summary(
     }
 
 
-def build_evaluation(summary: dict[str, Any]) -> dict[str, Any]:
-    """The content of evaluation.json."""
+def build_evaluation(summary):
     told = json.loads((THREE / "ddp" / "evaluation.json").read_text())
     return {**told, "loss": summary["test_loss"], "accuracy_pct": summary["test_accuracy_pct"]}
 
 
-def build_analysis(summary: dict[str, Any], world_size: int, pace: float) -> dict[str, Any]:
+def build_analysis(summary, world_size, pace):
     """What the comparison reads of analysis/report.json. Every strategy computes as long as ddp; the rest of its step
     is exposed communication."""
     on_gpu = summary["device_type"] == "cuda"
@@ -157,7 +150,7 @@ def build_analysis(summary: dict[str, Any], world_size: int, pace: float) -> dic
     }
 
 
-def write_traces(folder: Path, config: dict[str, Any], world_size: int) -> dict[str, Any]:
+def write_traces(folder, config, world_size):
     """Writes traces that hold the labels of steps and phases and nothing below; returns the manifest."""
     first, steps = config["config"]["profile_first_step"], config["config"]["profile_steps"]
     files = []

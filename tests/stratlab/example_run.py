@@ -8,8 +8,6 @@ Every number follows from the arguments, so two calls write equal files.
 
 import json
 import zlib
-from pathlib import Path
-from typing import Any
 
 from tests.stratlab import example_numbers as numbers
 from tests.stratlab.example_numbers import THREE
@@ -23,16 +21,8 @@ ENDINGS = {"finished": (0, "done"), "failed": (10, "out of memory"), "stopped": 
 
 
 def build_run_dir(
-    root: Path,
-    run: str,
-    strategy: str,
-    *,
-    device: str = "cpu",
-    status: str = "finished",
-    analysis: bool = True,
-    loss_shift: float = 0.0,
-    **changes: Any,
-) -> Path:
+    root, run, strategy, *, device="cpu", status="finished", analysis=True, loss_shift=0.0, **changes
+):
     """Writes `<root>/<run>` and returns it.
 
     Args:
@@ -87,16 +77,16 @@ def build_run_dir(
     return folder
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path, content):
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+def write_lines(path, lines):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def _config(comparison: str, run: str, strategy: str, device: str) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((THREE / "ddp" / "config.json").read_text())
+def _config(comparison, run, strategy, device):
+    config = json.loads((THREE / "ddp" / "config.json").read_text())
     world_size = 1 if strategy == "single" else 2
     shard = world_size if strategy in ("fsdp", "zero2") else 1
     known = {"run": run, "comparison": comparison, "strategy": strategy}
@@ -109,11 +99,11 @@ def _config(comparison: str, run: str, strategy: str, device: str) -> dict[str, 
     return config
 
 
-def _rank(rank: int, config: dict[str, Any]) -> dict[str, Any]:
+def _rank(rank, config):
     resolved, kinds = config["resolved"], ("parameters", "gradients", "optimizer")
     held = HELD.get(config["config"]["strategy"], (1, 1, 1))
     words = (resolved["parameters"], resolved["parameters"], 2 * resolved["parameters"])
-    told: dict[str, Any] = json.loads((THREE / "ddp" / "ranks" / "rank0.json").read_text())
+    told = json.loads((THREE / "ddp" / "ranks" / "rank0.json").read_text())
     on_gpu = resolved["device_type"] == "cuda"
     told |= {name: resolved[name] for name in ("device_type", "device_name", "initial_weights_sha256")}
     told |= {"rank": rank, "local_rank": rank, "host": config["provenance"]["hosts"][0]}
@@ -123,7 +113,7 @@ def _rank(rank: int, config: dict[str, Any]) -> dict[str, Any]:
     return told | {"samples_seen": 64 * resolved["steps"] // resolved["world_size"]}
 
 
-def _attempts(status: str, begun: float, nodes: list[str]) -> list[dict[str, Any]]:
+def _attempts(status, begun, nodes):
     line = {"t": begun, "attempt": 1, "launcher": "4f"}
     lines = [{**line, "event": "started", "from_step": 0, "host": "worker-0", "nodes": nodes}]
     if status in ENDINGS:
@@ -132,7 +122,7 @@ def _attempts(status: str, begun: float, nodes: list[str]) -> list[dict[str, Any
     return lines
 
 
-def _change(content: Any, changes: dict[str, Any]) -> None:
+def _change(content, changes):
     """Sets each changed name wherever it occurs in nested objects."""
     if isinstance(content, list):
         for value in content:
@@ -145,7 +135,7 @@ def _change(content: Any, changes: dict[str, Any]) -> None:
                 _change(value, changes)
 
 
-def _names(content: Any) -> set[str]:
+def _names(content):
     if isinstance(content, list):
         return set().union(*map(_names, content))
     return set(content).union(*map(_names, content.values())) if isinstance(content, dict) else set()

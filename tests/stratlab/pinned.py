@@ -10,9 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 DATA = Path(__file__).parents[1] / "data"
 PLACES = ("run_dir", "folder")
@@ -20,7 +18,7 @@ WORDS = 3
 """A text of more words is a sentence: what it names is compared, and its words are free."""
 
 
-def reduce(content: Any, names: set[str]) -> Any:
+def reduce(content, names):
     if isinstance(content, dict):
         return {key: reduce(value, names) for key, value in content.items() if key not in PLACES}
     if isinstance(content, list):
@@ -31,7 +29,7 @@ def reduce(content: Any, names: set[str]) -> Any:
     return content
 
 
-def list_differences(ours: Any, pinned: Any, place: str = "") -> Iterator[str]:
+def list_differences(ours, pinned, place=""):
     if isinstance(ours, dict) and isinstance(pinned, dict) and ours.keys() == pinned.keys():
         for key in ours:
             yield from list_differences(ours[key], pinned[key], f"{place}/{key}")
@@ -44,7 +42,7 @@ def list_differences(ours: Any, pinned: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {ours!r}, pinned {pinned!r}"
 
 
-def check_pinned(file: str, name: str, found: Any) -> None:
+def check_pinned(file, name, found):
     """`found` is what the file of tests/data has under the name."""
     path, found = DATA / file, json.loads(json.dumps(found))
     if "STRATLAB_PIN" in os.environ:
@@ -59,13 +57,13 @@ def check_pinned(file: str, name: str, found: Any) -> None:
         assert differences == [], "\n".join(differences[:20])
 
 
-def read_pinned(path: Path) -> dict[str, Any]:
+def read_pinned(path):
     content = path.read_bytes()
-    pinned: dict[str, Any] = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    pinned = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
     return pinned
 
 
-def outline(html: str) -> list[str]:
+def outline(html):
     """Of each section of a page: how many drawings, rows and links it has, and every number that a reader sees."""
     body = re.sub(r"(?s)<(script|style)\b.*?</\1>", "", html.partition("<body>")[2])
     found = []

@@ -28,7 +28,7 @@ ALONE = (  # what one test alone asks of
 EVERY = (*NAMES, *ALONE)
 
 
-def unpack(name: str, folder: Path) -> dict[int, Path]:
+def unpack(name, folder):
     """The files of one set, one per rank, as the profiler wrote them; a single one is rank 0."""
     folder.mkdir(parents=True, exist_ok=True)
     if name != TEAM:

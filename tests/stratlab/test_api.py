@@ -1,17 +1,15 @@
-import ast
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import stratlab.api
-import trainer.api
 from stratlab import UserError
 from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.hta_bridge import HtaRun
 from stratlab.api import analyze_traces, compare, open_run
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
+from tests.stratlab.raised import raised
 from tests.stratlab.simulated.small import build_cpu_trace
 
 
@@ -27,24 +25,10 @@ def test_traces_of_another_program_are_analysed_and_compared(tmp_path, monkeypat
     assert {one.folder.parent for one in analyze_traces("theirs")} == {Path("theirs-analysis")}
 
 
-def test_what_is_the_trainer_s_is_handed_on():
-    for name in trainer.api.__all__:
-        assert getattr(stratlab.api, name) is getattr(trainer.api, name)
-    with pytest.raises(AttributeError):
-        _ = stratlab.api.run_experiments
-    found: dict[str, object] = {}
-    exec("from stratlab.api import *", found)
-    assert set(trainer.api.__all__) < set(stratlab.api.__all__) < set(found)
-    # a type checker, for which `__getattr__` gives Any, reads these imports, which never run
-    nodes = ast.walk(ast.parse(Path(stratlab.api.__file__).read_text()))
-    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "trainer.api"]
-    assert {name.name for node in imports for name in node.names} == set(trainer.api.__all__)
-
-
 def test_what_is_no_run_or_no_path_is_named(tmp_path):
     (tmp_path / "notes.json").write_text("{}")
     build(tmp_path / "runs", ["ddp"])
-    wrong: Any = ["a", "b"]
+    wrong = ["a", "b"]
     for call, code, named in (
         (lambda: open_run(tmp_path), "SL-api-no-run", str(tmp_path)),
         (lambda: compare(tmp_path / "runs" / "ddp" / "ranks"), "SL-compare-no-run", "ranks"),
@@ -55,9 +39,8 @@ def test_what_is_no_run_or_no_path_is_named(tmp_path):
         (lambda: analyze_traces(tmp_path, wrong), "SL-api-no-path", "output="),
         (lambda: compare(tmp_path, varied=wrong), "SL-api-no-text", "varied="),
     ):
-        with pytest.raises(UserError) as refused:
-            call()
-        assert find_codes(refused.value) == [code] and named in str(refused.value)
+        refused = raised(call)
+        assert find_codes(refused) == [code] and named in str(refused)
     with pytest.raises(UserError):
         analyze_traces(tmp_path / "notes.json", tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -67,7 +50,7 @@ def test_another_trainer_is_named(tmp_path, monkeypatch):
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer/__init__.py").touch()
 
-    def find_none(name: str) -> None:
+    def find_none(name):
         raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr(stratlab.api, "import_module", find_none)

@@ -4,17 +4,11 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stratlab import cli
 from stratlab.analysis import run_analysis as analyze
-from stratlab.compare import publishing as mlflow_entry
-from stratlab.compare import run_sources as experiment
-from stratlab.compare.run_sources import load_runs
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
 
@@ -36,7 +30,7 @@ REPORT = {
 }
 
 
-def call(*arguments: str | Path) -> int:
+def call(*arguments):
     """The exit code of the console script, called in this process."""
     sys.argv = ["stratlab", *map(str, arguments)]
     with pytest.raises(SystemExit) as end:
@@ -45,14 +39,13 @@ def call(*arguments: str | Path) -> int:
 
 
 @pytest.fixture(autouse=True)
-def argv() -> Iterator[None]:
+def argv():
     before = sys.argv
     yield
     sys.argv = before
 
 
-def build_runs(root: Path) -> Path:
-    """Two runs that nobody has sent anywhere."""
+def build_runs(root):
     for run in build(root, ["ddp", "fsdp"], device="cpu").iterdir():
         (run / "mlflow.json").unlink()
     return root
@@ -75,7 +68,7 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(capsys, tmp_path):
         (["rehearse", "charts/nope"], None),
         (["wait", runs / "ddp" / "config.json", "--deadline-s", "0.1"], None),
     ):
-        assert call(*arguments) == 2, arguments  # type: ignore[arg-type]
+        assert call(*arguments) == 2, arguments
         shown = capsys.readouterr()
         assert shown.err.startswith("error: ") and shown.out == "" and "secretpw" not in shown.err
         assert codes is None or find_codes(shown.err) == codes
@@ -95,9 +88,9 @@ def test_where_there_is_nothing_every_verb_ends_with_3(capsys, tmp_path, verb):
 
 
 def test_analyze_shows_its_numbers_and_prints_them_as_json(monkeypatch, capsys, tmp_path):
-    asked: list[str | None] = []
+    asked = []
 
-    def analyze_run(run_dir: Path, *, tracking_uri: str | None, progress: Any, shares: int) -> dict[str, Any]:
+    def analyze_run(run_dir, *, tracking_uri, progress, shares):
         assert shares == 0
         asked.append(tracking_uri)
         if (run_dir / "empty").exists():
@@ -125,32 +118,13 @@ def test_analyze_shows_its_numbers_and_prints_them_as_json(monkeypatch, capsys, 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOTDIR])
 def test_a_place_that_refuses_is_a_sentence(monkeypatch, capsys, tmp_path, number):
-    def refuse(*_: Any, **__: Any) -> None:
+    def refuse(*_, **__):
         raise OSError(number, os.strerror(number), "/data/report.html")
 
     monkeypatch.setattr(analyze, "analyze_run", refuse)
     assert call("analyze", tmp_path) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: /data/report.html: ") and "Errno" not in said
-
-
-def test_compare_of_an_experiment_is_logged_beside_it(monkeypatch, capsys, tmp_path):
-    runs, out = build_runs(tmp_path / "runs"), tmp_path / "out"
-    asked: list[Any] = []
-
-    def load(name: str, uri: str, into: Path) -> list[Any]:
-        asked.append((name, uri, into))
-        return load_runs(runs)
-
-    monkeypatch.setattr(experiment, "load_experiment", load)
-    monkeypatch.setattr(
-        mlflow_entry, "log_for_user", lambda *given: asked.append(given[2:]) or "LOGGED THERE"
-    )
-    where = ("--experiment", "e", "--tracking-uri", "http://m", "--output", out)
-    assert call("compare", *where) == 0
-    shown = capsys.readouterr().out
-    assert "LOGGED THERE" in shown and f"{out}/report.html" in shown
-    assert asked == [("e", "http://m", out / "runs"), (out, "e", "http://m", None)]
 
 
 def test_compare_prints_its_report_or_writes_it_to_a_file(capsys, tmp_path):
@@ -172,21 +146,3 @@ def test_compare_prints_its_report_or_writes_it_to_a_file(capsys, tmp_path):
         assert call("compare", *words) == 0 and f"{runs}/report/report.html" in capsys.readouterr().out
         assert file.read_text() == (runs / "report" / "report.json").read_text()
         file.unlink()
-
-
-def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(capsys, tmp_path):
-    runs = {
-        f"ddp-{lr}": {"lr": lr, "loss_shift": lr, "validation_accuracy_pct": 90 + 100 * lr}
-        for lr in (0.001, 0.01)
-    }
-    for run in build(tmp_path, runs, device="cpu").iterdir():
-        (run / "mlflow.json").unlink()
-
-    def judge(*options: str) -> str:
-        assert call("compare", tmp_path, "--json", "-", *options) == 0
-        return str(json.loads(capsys.readouterr().out)["fairness"]["verdict"])
-
-    assert judge() == "not comparable"
-    assert judge("--vary", "run.config.lr") == "comparable as a search"
-    assert judge() == "not comparable", "the user's wish is of one call"
-    assert judge("--vary", "lr", "--keep-varied") == judge() == "comparable as a search"

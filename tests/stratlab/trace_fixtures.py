@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def gloo_traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gloo_traces(tmp_path_factory):
     """A folder with rank0_trace.json and rank1_trace.json of a real training."""
     folder = tmp_path_factory.mktemp("gloo")
     command = [sys.executable, "-m", "tests.stratlab.simulated.record_gloo", str(folder)]
@@ -26,8 +25,7 @@ def gloo_traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def gloo_run(gloo_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory around them; not analysed."""
+def gloo_run(gloo_traces, tmp_path_factory):
     facts = {"world_size": 2, "backend": "gloo", "device_type": "cpu", "device_name": "test processor"}
     run = write_run(tmp_path_factory.mktemp("results") / "gloo", {}, **facts)
     for path in gloo_traces.glob("rank*_trace.json"):
@@ -37,7 +35,7 @@ def gloo_run(gloo_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture(scope="session")
-def gloo_report(gloo_run: Path) -> dict[str, Any]:
+def gloo_report(gloo_run):
     """Its analysis, with HTA; the files are in the run directory."""
     from stratlab.analysis.run_analysis import analyze_run
 
@@ -45,15 +43,14 @@ def gloo_report(gloo_run: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def gpu_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gpu_run(tmp_path_factory):
     """Two synthetic GPU ranks; the second enters every all-reduce 100 us later. Not analysed."""
     traces = {0: build_gpu_trace(0), 1: build_gpu_trace(1, comm_start=700)}
     return write_run(tmp_path_factory.mktemp("results") / "gpu", traces)
 
 
 @pytest.fixture(scope="session")
-def gpu_report(gpu_run: Path) -> dict[str, Any]:
-    """Its analysis, with HTA."""
+def gpu_report(gpu_run):
     from stratlab.analysis.run_analysis import analyze_run
 
     return analyze_run(gpu_run, tracking_uri=None)

@@ -5,12 +5,10 @@ import pytest
 from stratlab.compare.winners import METRICS
 from stratlab.tracking import COLUMNS, SECTIONS
 from stratlab_spec.run_directory import (
-    DETAIL,
     HEADLINES,
     LONGEST_TAG,
     build_note,
     describe_run,
-    find_stored_name,
     may_describe,
     name_metric,
 )
@@ -38,14 +36,6 @@ def test_only_headlines_have_no_prefix(name, kind, called):
     assert name_metric(name, kind) == called
 
 
-@pytest.mark.parametrize(
-    ("stored", "found"),
-    [({"detail/lr"}, "detail/lr"), ({"lr"}, "lr"), ({"lr", "detail/lr"}, "detail/lr"), (set(), "detail/lr")],
-)
-def test_a_name_of_an_older_version_is_read_where_there_is_no_other(stored, found):
-    assert find_stored_name(f"{DETAIL}lr", stored) == found
-
-
 def test_a_description_of_a_user_stays_and_one_that_is_too_long_is_cut():
     note = build_note("x" * 2 * LONGEST_TAG)
     assert len(note) == LONGEST_TAG and may_describe(note)
@@ -67,5 +57,4 @@ def test_a_description_of_a_user_stays_and_one_that_is_too_long_is_cut():
 )
 def test_a_run_is_described_by_how_it_ended(ended, summary, told):
     said = describe_run(ended, summary)
-    assert all(each in said for each in told)
-    assert ("CPU" in said) is ("CPU" in told)
+    assert all(each in said for each in told) and ("CPU" in said) is ("CPU" in told)

@@ -1,39 +1,29 @@
-"""The program's rules: what it refuses, its kit, stages, lines on disk, gates, what it reads and shows of a run."""
+"""The program's rules: what it refuses, its kit, stages, lines on disk, gates, what it reads and shows of a run.
+What is counted today against what GPUs' allocators reported: runs of one rank on an H200, 2026-11-26, on an H100
+and again on an H200, 2026-11-27; what the pages say of them."""
 
-import ast
-import json
 import math
-import os
-import re
+import shutil
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import kit, read
+from benchmarks.gpu import foreseen, kit, read
 from benchmarks.gpu.environment import is_fused
 from benchmarks.gpu.gates import GATES, judge_lines
-from benchmarks.gpu.models import EXTRAS, Model, resolve_run
-from benchmarks.gpu.own_run import compare_losses, file_name, judge_losses, read_run
-from benchmarks.gpu.project import RUNS, TINY_RUNS
-from benchmarks.gpu.session import (
-    FILE,
-    MOST_BYTES,
-    NotHere,
-    Session,
-    append_line,
-    build_end,
-    clean,
-    find_oversize,
-)
-from benchmarks.gpu.stages import PART_LIMIT_S, PARTS, STAGES, UnknownStage, choose_stages, share_time
-from benchmarks.gpu.strategies import RUNS as OTHERS
-from benchmarks.gpu.strategies import TINY_RUNS as OTHER_TINY
+from benchmarks.gpu.own_run import OPERATIONS, compare_losses, judge_losses
+from benchmarks.gpu.session import FILE, NotHere, Session, append_line
+from benchmarks.gpu.stages import STAGES, choose_stages
+from stratlab_spec.memory.prediction import forecast_memory
+from stratlab_spec.memory.profiles import FOLDER
 from stratlab_spec.run_directory import read_lines
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
+from tests.covering import choose_cover
+from tests.stratlab.raised import raised
 
 DONE = {"item": "x", "status": "done"}
 RUN = {
@@ -65,7 +55,7 @@ NOT_GATED = [
 ]  # fmt: skip
 
 
-def test_each_gate_holds_and_fails() -> None:
+def test_each_gate_holds_and_fails():
     for good, change in GATED:
         good = {**DONE, **good}
         assert all(verdict.passed for verdict in judge_lines([good], "cuda")), good
@@ -87,21 +77,11 @@ def test_each_gate_holds_and_fails() -> None:
         ("RuntimeError: no available kernel: flash attention is switched off", False),
     ],
 )
-def test_only_cudnn_and_flash_are_fused_attention(kernels: list[str] | str, fused: bool) -> None:
+def test_only_cudnn_and_flash_are_fused_attention(kernels, fused):
     assert is_fused(kernels) is fused
 
 
-def test_stages_have_a_module_and_every_part_fits_into_nine_minutes() -> None:
-    for stage in STAGES:
-        tree = ast.parse(Path("benchmarks/gpu", f"{stage.name}.py").read_text())
-        functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-        assert [a.arg for a in functions["run"].args.args] == ["session"], stage.name
-    for part in PARTS:
-        assert sum(stage.budget_s for stage in STAGES if stage.part == part) <= PART_LIMIT_S == 540
-    assert [stage.part for stage in STAGES] == sorted(stage.part for stage in STAGES)
-
-
-def test_stages_are_chosen_by_name_by_part_or_all() -> None:
+def test_stages_are_chosen_by_name_by_part_or_all():
     assert choose_stages() == STAGES
     assert [stage.name for stage in choose_stages("ab, numerics")] == ["numerics", "ab"]
     assert {stage.part for stage in choose_stages(part=4)} == {4}
@@ -110,70 +90,22 @@ def test_stages_are_chosen_by_name_by_part_or_all() -> None:
         ("", 6, "SL-gpu-part-unknown"),
         ("ab", 1, "SL-gpu-stages-and-part"),
     ):
-        with pytest.raises(UnknownStage) as refused:
-            choose_stages(names, part)
-        assert find_codes(refused.value) == [code]
-
-
-def test_a_stage_may_use_what_is_left_over_but_not_what_comes_after() -> None:
-    first, second, *_ = STAGES
-    both, whole = (first, second), first.budget_s + second.budget_s
-    assert [share_time(both, s) for s in (whole, whole + 7, 4)] == [first.budget_s, first.budget_s + 7, 4]
-    assert share_time((second,), second.budget_s + 20) == second.budget_s + 20
-
-
-def test_a_line_is_on_the_disk_when_it_is_written_and_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, synced = tmp_path / "results.jsonl", list[int]()
-    assert read_lines(path) == []
-    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
-    append_line(path, {"item": "loss", "ms": 1.23456789, "error": math.nan, "sizes": (1, 2)})
-    assert synced == [path.stat().st_size] != [0]
-    with path.open("a") as file:
-        file.write('{"item": "to')
-    assert read_lines(path) == [{"item": "loss", "ms": 1.2346, "error": "nan", "sizes": [1, 2]}]
-    assert clean({"a": math.inf, "b": [math.nan, 2], "c": True}) == {"a": "inf", "b": ["nan", 2], "c": True}
-
-
-@pytest.mark.parametrize(
-    ("statuses", "more", "status", "reasons"),
-    [
-        (("done", "skipped", "out_of_memory"), {}, "passed", 0),
-        (("skipped",), {}, "failed", 1),  # it executed nothing
-        (("done", "failed"), {"exit_code": 1, "gates_failed": ["the loss falls"]}, "failed", 3),
-        (("done", "done"), {"exit_code": None, "killed": "out of time"}, "failed", 1),
-    ],
-)
-def test_when_a_stage_has_passed(statuses: tuple, more: dict, status: str, reasons: int) -> None:
-    lines = [{"status": each} for each in statuses]
-    end = build_end("ab", lines, **{"exit_code": 0, "seconds": 1.0, "budget_s": 2.0, **more})
-    assert (end["status"], len(end["reasons"])) == (status, reasons)
-    assert end["done"] == sum(each in ("done", "out_of_memory") for each in statuses)
-
-
-def test_files_that_would_not_come_back_are_named(tmp_path: Path) -> None:
-    for number in range(9):
-        (tmp_path / f"{number}.json").touch()
-    os.truncate(tmp_path / "3.json", MOST_BYTES)
-    too_large, too_many = find_oversize(tmp_path)
-    assert "3.json" in too_large and "9 files" in too_many
-    assert find_oversize(tmp_path / "nothing") == []
+        assert find_codes(raised(choose_stages, names, part)) == [code]
 
 
 class OutOfMemoryError(RuntimeError):
     """Named as torch's."""
 
 
-def session_in(folder: Path, left_s: float = 100.0, tiny: bool = False, **more) -> Session:
+def session_in(folder, left_s=100.0, tiny=False, **more):
     return Session("ab", "cpu", tiny, str(folder), str(folder), time.time() + left_s, **more)
 
 
-def fail(failure: Exception) -> dict:
+def fail(failure):
     raise failure
 
 
-def test_each_measurement_is_written_and_a_failure_is_its_own(tmp_path: Path) -> None:
+def test_each_measurement_is_written_and_a_failure_is_its_own(tmp_path):
     session = session_in(tmp_path)
     assert session.measure("loss", lambda batch: {"ms": batch}, 7)
     for failure in (ValueError("bad shape"), OutOfMemoryError("2 GiB"), NotHere("flex: no backward")):
@@ -188,26 +120,6 @@ def test_each_measurement_is_written_and_a_failure_is_its_own(tmp_path: Path) ->
     assert "bad shape" in lines[1]["error"] and "where" in lines[1] and "flex" in lines[3]["reason"]
 
 
-def test_a_session_goes_to_another_process_whole_and_knows_its_time_and_runs(tmp_path: Path) -> None:
-    asked = session_in(tmp_path, scale=3, runs="b:ddp, c:zero2+compile,")
-    assert Session.from_json(asked.to_json()) == asked
-    assert asked.choose(("a:single",)) == ("b:ddp", "c:zero2+compile")
-    assert session_in(tmp_path).choose(("a:single",)) == ("a:single",)
-    assert session_in(tmp_path, left_s=50).within(240) == pytest.approx(49, abs=1)
-    assert session_in(tmp_path, left_s=5000, scale=2).within(240) == 480
-
-
-def test_every_model_is_tried_under_every_strategy_and_a_run_s_name_is_its_settings() -> None:
-    models = {name: Model({"MODEL": name}, 10) for name in ("vit_base", "vit_huge", "qwen2.5-3b")}
-    strategies = ("single", "ddp", "fsdp", "zero2", "zero3")
-    plain = {name for name in (*RUNS, *OTHERS) if "+" not in name}
-    assert plain >= {f"{model}:{strategy}" for model in models for strategy in strategies}
-    assert {name.split(":")[1] for name in (*TINY_RUNS, *OTHER_TINY)} == {*strategies}
-    found = resolve_run("vit_base:single+compile", models)
-    assert found == ("vit_base", {"MODEL": "vit_base", "STRATEGY": "single"} | EXTRAS["compile"], 50)
-    assert file_name("qwen2.5-3b:single+compile") == "qwen2-5-3b-single-compile"
-
-
 @pytest.mark.parametrize(
     ("losses", "finite", "falls"),
     [
@@ -219,24 +131,11 @@ def test_every_model_is_tried_under_every_strategy_and_a_run_s_name_is_its_setti
         ([], False, False),
     ],
 )
-def test_losses_are_judged(losses: list, finite: bool, falls: bool) -> None:
+def test_losses_are_judged(losses, finite, falls):
     assert judge_losses(losses) == {"finite": finite, "falls": falls}
 
 
-def test_what_is_read_of_a_run_that_was_cut_off_and_of_several_ranks(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text(
-        '{"kind": "train", "loss": 2.5, "step_time_ms": 10}\n{"kind": "tra'
-    )
-    facts = read_run(tmp_path)
-    assert facts["losses"] == [2.5] and facts["outside_gib"] is None and "falls" not in facts
-    (tmp_path / "ranks").mkdir()
-    for number, gib in ((0, 3.0), (1, 7.5)):
-        memory = {"peak_gib": gib, "outside_gib": number + 0.5, "peak_phase": "backward"}
-        (tmp_path / "ranks" / f"rank{number}.json").write_text(json.dumps({"training_memory": memory}))
-    assert read_run(tmp_path)["outside_gib"] == 1.5, "of the fullest one"
-
-
-def test_losses_of_two_ranks_are_compared_with_one() -> None:
+def test_losses_of_two_ranks_are_compared_with_one():
     alone = {"losses": [2.0, 1.0], "grad_norms": [4.0, 4.0]}
     found = compare_losses({"losses": [2.0, 1.01], "grad_norms": [4.0, 3.0]}, alone)
     assert found == {"loss_error": pytest.approx(0.01), "norm_error": 0.25}
@@ -254,15 +153,11 @@ def test_what_cannot_start_is_told_by_its_code(capsys, monkeypatch):
         (["--stages", "speed"], ["SL-gpu-stage-unknown"]),
         (["--stages", "project", "--runs", runs], ["SL-gpu-run-unknown"] * 3),
     ):
-        assert command.main(arguments) == 2
-        assert find_codes(capsys.readouterr().err) == codes
+        assert command.main(arguments) == 2 and find_codes(capsys.readouterr().err) == codes
     monkeypatch.setitem(sys.modules, "torch", None)
     assert command.main(["--device", "cpu"]) == 2
     said = capsys.readouterr().err
     assert find_codes(said) == ["SL-gpu-torch-missing"] and sys.executable in said
-
-
-LOCK = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", Path("requirements/gpu_kit.txt").read_text(), re.M))
 
 
 def test_the_code_alone_is_enough_and_what_is_wrong_with_a_kit_is_refused(tmp_path, monkeypatch):
@@ -287,26 +182,14 @@ def test_the_code_alone_is_enough_and_what_is_wrong_with_a_kit_is_refused(tmp_pa
     assert "site/core.cpython-311-x86_64-linux-gnu.so" in str(refused.value)
 
 
-def test_the_packages_have_the_project_s_pins_and_nothing_is_carried_that_is_there():
-    homes = (Path(), Path("distributions/stratlab-trainer"), Path("distributions/stratlab-spec"))
-    projects = [tomllib.loads((home / "pyproject.toml").read_text())["project"] for home in homes]
-    wanted = " ".join(name for project in projects for name in project["dependencies"])
-    pins = dict(re.findall(r"([a-z0-9-]+)==([0-9.]+)", wanted))
-    carried = {"pydantic", "pydantic-core", "msgspec", "deepspeed", "tenacity"}
-    assert carried <= LOCK.keys() and {name: pins.get(name, pin) for name, pin in LOCK.items()} == LOCK
-    there = set(re.findall(r"^([a-z0-9-]+)==", Path("requirements/bare.txt").read_text(), re.M))
-    assert not there & (LOCK.keys() | carried)
-
-
 def test_a_kit_takes_no_other_folder_s_place(tmp_path):
     out = tmp_path / "kit"
     kit.check_replaceable(out)
     (out / "trainer").mkdir(parents=True)
     kit.check_replaceable(out)
     (out / "results").mkdir()
-    with pytest.raises(kit.BadKit) as refused:
-        kit.build_kit(out, tmp_path / "no-uv")
-    assert find_codes(refused.value) == ["SL-kit-replaces"] and (out / "results").is_dir()
+    assert find_codes(raised(kit.build_kit, out, tmp_path / "no-uv")) == ["SL-kit-replaces"]
+    assert (out / "results").is_dir()
 
 
 BEGIN = {"stage": "all", "item": "begin", "device": "cuda", "tiny": False, "stages": ["project"]}
@@ -347,5 +230,101 @@ def test_the_largest_error_of_each_path_is_shown():
 def test_the_exit_code_tells_whether_something_failed(tmp_path, capsys, lines, code):
     for line in lines:
         append_line(tmp_path / "results.jsonl", line)
-    assert read.main([str(tmp_path)]) == code
-    assert bool(capsys.readouterr().out) == bool(lines)
+    assert read.main([str(tmp_path)]) == code and bool(capsys.readouterr().out) == bool(lines)
+
+
+DAYS = ("h200-2026-11-26", "h100-2026-11-27", "h200-2026-11-27")
+MEASURED, H100, THIRD = (Path("benchmarks/gpu/measured", f"{name}.jsonl") for name in DAYS)
+SUM_ROOM_PCT = dict.fromkeys((f"vit_base:single+checkpointing+{how}" for how in ("short", "snapshot")), -3.6)
+"""132 MiB of 3.69 GiB, told by a recorded history of its allocations: torch's sum over rows (of a bias's gradient)
+splits them among as many blocks as the device runs at once, and keeps 4 bytes for each of their lanes
+(ATen/native/cuda/Reduce.cuh)."""
+LARGEST_PCT = 1.1
+"""Of all others; the kit's own gate is LARGEST_MEMORY_ERROR_PCT."""
+LEFT_OUT = {
+    MEASURED: (),
+    # repeats, those that nobody has counted, and batch norm as it was then
+    H100: (
+        "+again",
+        "+taught+short",
+        "+saves",
+        "vit_base:zero1",
+        "experts:nd+short",
+        "resnet:ddp+synchronised+short",
+    ),
+    THIRD: ("resnet:ddp+synchronised+snapshot", "mobilenet:ddp+synchronised"),
+}
+
+
+def list_runs(measured):
+    """Name -> line, of each run the first time that it was measured."""
+    found = {}
+    for line in read_lines(measured):
+        own = line["stage"] in ("project", "strategies", "memory") and line["status"] == "done"
+        if (
+            own
+            and line.get("peak_memory_gib")
+            and "COMPILE" not in line["settings"]
+            and " by " not in line["item"]
+        ):
+            found.setdefault(line["item"], line)
+    return {name: line for name, line in found.items() if not name.endswith(LEFT_OUT[measured])}
+
+
+RUNS = [(path, name, line) for path in LEFT_OUT for name, line in list_runs(path).items()]
+ON_H100 = list_runs(H100)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    shutil.copytree(OPERATIONS, folder / FOLDER)
+    return folder
+
+
+def foresee(line, results):
+    settings = {key.lower(): value for key, value in line["settings"].items()}
+    forecast = forecast_memory(Config(results=str(results), run="measured", **settings), 1, 1)
+    assert forecast is not None
+    return forecast
+
+
+def test_counted_memory_is_that_of_the_device(results):
+    """Of each model, strategy, extra and device one run, and of what is known to be off."""
+
+    def traits_of(run):
+        path, name, line = run
+        parts = {line["strategy"], name.partition(":")[0], *name.split("+")[1:], name in SUM_ROOM_PCT}
+        return {(path, part) for part in parts}
+
+    assert len(RUNS) == 33 + 19 + 15
+    for _, name, line in choose_cover(RUNS, traits_of, lambda run: 1.0):
+        forecast, off_pct = foresee(line, results), SUM_ROOM_PCT.get(name, 0.0)
+        error_pct = 100 * ((forecast.peak_gib + forecast.workspace_gib) / line["peak_memory_gib"] - 1)
+        assert error_pct == pytest.approx(off_pct, abs=0.1 if off_pct else LARGEST_PCT), name
+
+
+def test_offloaded_state_left_the_device_and_the_host_holds_what_is_foreseen(results):
+    """Against the process's memory, in which pinned blocks are larger than what lies in them."""
+    weights_gib = 0.3197  # of ViT-B in fp32
+    for strategy, how, most in (
+        ("zero2", "offload", 1.25),
+        ("zero3", "offload_all", 1.5),
+        ("fsdp", "offload_all", 1.3),
+    ):
+        without, line = ON_H100[f"vit_base:{strategy}"], ON_H100[f"vit_base:{strategy}+{how}+short"]
+        held = sum(foresee(line, results).as_dict()["host_gib"].values())
+        if strategy == "zero3":
+            assert held == pytest.approx(6 * weights_gib, rel=1e-3), (
+                "weights, copies, moments, gradients twice"
+            )
+        else:
+            left = without["peak_memory_gib"] - line["peak_memory_gib"]
+            assert left == pytest.approx(3 * weights_gib, abs=0.01), "copies and two moments"
+        assert foresee(without, results).as_dict()["host_gib"] == {}
+        assert 1.0 <= (line["peak_host_memory_gib"] - without["peak_host_memory_gib"]) / held <= most
+
+
+def test_every_run_of_the_program_has_its_file():
+    files = {path.stem for path in OPERATIONS.glob("*.json")}
+    assert files == {foreseen.file_name(name) for name in foreseen.list_runs()}

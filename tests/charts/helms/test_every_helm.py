@@ -1,10 +1,8 @@
 """What each version of helm does: equal objects, an API that is not served, notes, typos."""
 
-import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -36,12 +34,12 @@ SERVED = {
 FIRST = find_program(HELMS[0])
 
 
-def served(*apis: str) -> list[str]:
+def served(*apis):
     return [*CLUSTER, *(part for api in apis for part in ("--api-versions", SERVED[api][0]))]
 
 
 @pytest.mark.parametrize("api", SERVED)
-def test_an_api_that_is_not_served(api: str) -> None:
+def test_an_api_that_is_not_served(api):
     chosen = ["--set", f"run.workload.api={api},{BASELINE}"]
     done = helm_template(FIRST, CHARTS / "ddp", [*served(*(SERVED.keys() - {api})), *chosen])
     assert done.returncode == 1 and find_codes(done.stderr) == ["SL-chart-api-not-served"]
@@ -49,7 +47,7 @@ def test_an_api_that_is_not_served(api: str) -> None:
     render(FIRST, CHARTS / "ddp", [*served(api), *chosen])
 
 
-def test_each_helm_asks_the_cluster_where_there_is_one(helm: Path) -> None:
+def test_each_helm_asks_the_cluster_where_there_is_one(helm):
     assert helm_template(helm, CHARTS / "ddp", CLUSTER).returncode == 1
     render(helm, CHARTS / "ddp", served("pytorchjob"))
     render(helm, CHARTS / "ddp", ["--is-upgrade"])
@@ -65,7 +63,7 @@ def test_each_helm_asks_the_cluster_where_there_is_one(helm: Path) -> None:
         ([], "pytorchjob"),  # without a cluster
     ],
 )
-def test_auto_takes_what_the_cluster_serves(names: list[str], chosen: str) -> None:
+def test_auto_takes_what_the_cluster_serves(names, chosen):
     arguments = served(*names) if names else []
     documents = render(FIRST, CHARTS / "ddp", [*arguments, "--set", f"run.workload.api=auto,{BASELINE}"])
     workload = pick(documents, APIS[chosen].kind)
@@ -74,7 +72,7 @@ def test_auto_takes_what_the_cluster_serves(names: list[str], chosen: str) -> No
     assert waiter[waiter.index("--resource") + 1].partition("/")[0] == chosen
 
 
-def test_auto_with_a_master() -> None:
+def test_auto_with_a_master():
     """Which only a PyTorchJob has: what is missing is said, and not that nothing else has one."""
     settings = ["--set", f"run.workload.api=auto,run.workload.topology=master-worker,{BASELINE}"]
     done = helm_template(FIRST, CHARTS / "ddp", [*served("trainjob"), *settings])
@@ -84,7 +82,7 @@ def test_auto_with_a_master() -> None:
 
 
 @pytest.fixture(scope="module")
-def notes_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def notes_chart(tmp_path_factory):
     """`helm template` leaves NOTES.txt out, so here they are in an object. Any helm, no cluster."""
     charts = tmp_path_factory.mktemp("charts")
     for name in ("run", "ddp"):
@@ -97,12 +95,12 @@ def notes_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return charts / "ddp"
 
 
-def read_notes(chart: Path, settings: str, helm: Path | None = None) -> str:
+def read_notes(chart, settings, helm=None):
     rendered = render(helm or find_program(HELMS[0]), chart, ["--set", settings])
     return str(pick(rendered, "Notes")["text"])
 
 
-def test_notes_name_the_run_and_its_results(helm: Path, notes_chart: Path) -> None:
+def test_notes_name_the_run_and_its_results(helm, notes_chart):
     text = read_notes(notes_chart, "run.config.comparison=vit,run.nodes=2,run.processesPerNode=4", helm)
     commands = re.findall(r"^ *(stratlab (?!predict).*?)(?: {5,}.*)?$", text, re.MULTILINE)
     assert [command.split()[1] for command in commands] == ["watch", "logs", "compare"]
@@ -118,69 +116,12 @@ def test_notes_name_the_run_and_its_results(helm: Path, notes_chart: Path) -> No
         assert part in text, part
 
 
-@pytest.mark.parametrize(
-    ("settings", "there", "absent"),
-    [
-        ("run.analysis.enabled=false,run.mlflow.trackingUri=", "helm", "report.html|port-forward|http:"),
-        (
-            "run.mlflow.trackingUri=https://mlflow.example.com/x",
-            "https://mlflow.example.com/x",
-            "port-forward",
-        ),
-        (
-            "run.config.mode=check,run.nodes=2",
-            f"/results/_environment/{RELEASE}.json",
-            "report.html|compare|predict",
-        ),
-        ("run.accelerator=", "cpu 200m, memory 2Gi", "predict|nvidia"),
-        ("run.resources.requests.cpu=500m,run.resources.limits.memory=3Gi", "cpu 500m, memory 3Gi", "32Gi"),
-        ("run.rdma.enabled=true,run.podSecurity.level=privileged", "run.rdma.lockMemory=true", "baseline"),
-        ("run.suspend=true", "run.suspend=false", "baseline"),
-        (f"run.workload.api=mpijob-v1,{BASELINE}", f"logs pod/{RELEASE}-launcher", "worker-0"),
-        ("run.workload.api=mpijob-v2beta1", f"logs job/{RELEASE}-launcher", "baseline"),
-        ("run.workload.api=trainjob", f"logs job/{RELEASE}-node-0", "baseline"),
-        (f"run.workload.topology=master-worker,{BASELINE}", f"logs pod/{RELEASE}-master-0", "worker-0"),
-    ],
-)
-def test_what_depends_on_the_values(notes_chart: Path, settings: str, there: str, absent: str) -> None:
-    text = read_notes(notes_chart, settings)
-    assert there in text and not re.search(absent, text)
-
-
-@pytest.mark.parametrize(
-    ("settings", "there"),
-    [
-        ("prepare.dataset=org/pets,prepare.name=pets", "run.config.dataset_path=/results/_prepared/pets\n"),
-        ("prepare.dataset=metamathqa,prepare.tokenize=qwen2.5-3b", "/results/_prepared/tokens-"),
-        ("prepare.weights=vgg", "run.env[0].name=TORCH_HOME,run.env[0].value=/results/_prepared/golden\n"),
-        ("prepare.model=org/net", 'from_pretrained("/results/_prepared/golden")'),
-    ],
-)
-def test_helm_install_shows_them(settings: str, there: str) -> None:
-    """Helm 4 only: `helm install --dry-run=client` of Helm 3 asks for a cluster."""
-    command = [
-        find_program("helm"),
-        "install",
-        RELEASE,
-        CHARTS / "prepare",
-        "--dry-run=client",
-        "--set",
-        settings,
-    ]
-    env = {**os.environ, "KUBECONFIG": os.devnull}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
-    assert done.returncode == 0, done.stderr
-    text = done.stdout.split("NOTES:\n")[1]
-    assert there in text and "components/hub-access" in text
-    assert ("dataset_path" in text) == ("pets" in settings)
-
-
 FIRST_HELM, *OTHERS = HELMS
 
 
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("name", FULL)
-def test_a_full_render(name: str, other: str) -> None:
+def test_a_full_render(name, other):
     chart, arguments = FULL[name]
     first, second = (render(find_program(helm), CHARTS / chart, arguments) for helm in (FIRST_HELM, other))
     assert first == second
@@ -199,7 +140,7 @@ TYPOS = [
 
 
 @pytest.mark.parametrize(("setting", "named"), TYPOS)
-def test_a_typo(helm: Path, setting: str, named: str) -> None:
+def test_a_typo(helm, setting, named):
     done = helm_template(helm, CHARTS / "ddp", ["--set", setting])
     assert (done.returncode, done.stdout) == (1, "")
     assert (named.replace("/", ".") if helm.name == "helm3" else named) in done.stderr
@@ -207,7 +148,7 @@ def test_a_typo(helm: Path, setting: str, named: str) -> None:
 
 
 @pytest.mark.parametrize("chart", ["ddp", "prepare"])
-def test_lint(helm: Path, chart: str) -> None:
+def test_lint(helm, chart):
     command = [helm, "lint", CHARTS / chart, "--set", "prepare.dataset=a/b"]
     done = subprocess.run(command[: 3 if chart == "ddp" else 5], capture_output=True, text=True)
     assert done.returncode == 0 and "[WARNING]" not in done.stdout, done.stdout

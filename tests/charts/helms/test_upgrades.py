@@ -6,10 +6,8 @@ import json
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from tests.charts.rendering import (
     HELMS,
     NAMESPACE,
     RELEASE,
-    Document,
     find_program,
     helm_template,
     read_documents,
@@ -42,7 +39,7 @@ class _ApiServer(BaseHTTPRequestHandler):
 
     server: _Cluster
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         found = self.server.answers.get(self.path.partition("?")[0])
         body = json.dumps(found or {"kind": "Status", "status": "Failure", "code": 404}).encode()
         self.send_response(200 if found else 404)
@@ -51,7 +48,7 @@ class _ApiServer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *words: Any) -> None:
+    def log_message(self, *words):
         pass
 
 
@@ -59,10 +56,10 @@ class _Cluster(ThreadingHTTPServer):
     answers: dict[str, Any]
 
 
-def _answer(objects: list[Document]) -> dict[str, Any]:
-    kinds: dict[str, dict[str, str]] = {"apiregistration.k8s.io/v1": {}, "batch/v1": {"jobs": "Job"}}
+def _answer(objects):
+    kinds = {"apiregistration.k8s.io/v1": {}, "batch/v1": {"jobs": "Job"}}
     version = {"major": "1", "minor": "34", "gitVersion": "v1.34.0"}
-    answers: dict[str, Any] = {"/version": version, "/api": {"kind": "APIVersions", "versions": ["v1"]}}
+    answers = {"/version": version, "/api": {"kind": "APIVersions", "versions": ["v1"]}}
     for each in objects:
         plural = f"{each['kind'].lower()}s"
         kinds.setdefault(each["apiVersion"], {})[plural] = each["kind"]
@@ -83,7 +80,7 @@ def _answer(objects: list[Document]) -> dict[str, Any]:
 
 
 @contextmanager
-def cluster(objects: list[Document]) -> Iterator[str]:
+def cluster(objects):
     """The address of an API server that has `objects`."""
     with _Cluster(("127.0.0.1", 0), _ApiServer) as server:
         server.answers = _answer(objects)
@@ -96,9 +93,7 @@ def cluster(objects: list[Document]) -> Iterator[str]:
             thread.join()
 
 
-def upgrade(
-    helm: Path, address: str, settings: str, api: str = "pytorchjob"
-) -> subprocess.CompletedProcess[str]:
+def upgrade(helm, address, settings, api="pytorchjob"):
     """`helm template` as `helm upgrade` would render it: helm 3 does not ask a cluster here for its versions."""
     served = f"{APIS[api].group}/{APIS[api].version}/{APIS[api].kind}"
     command = [helm, "template", RELEASE, CHARTS / "ddp", "--namespace", NAMESPACE, "--set", settings]
@@ -113,7 +108,7 @@ def upgrade(
     )
 
 
-def find_workload(documents: list[Document], api: str) -> list[Document]:
+def find_workload(documents, api):
     kinds = {APIS[api].kind, "TrainingRuntime"}
     return [each for each in documents if each["kind"] in kinds]
 
@@ -122,7 +117,7 @@ def find_workload(documents: list[Document], api: str) -> list[Document]:
     ("program", "api"),
     [*((HELMS[0], api) for api in REPLICAS), *((other, "trainjob") for other in HELMS[1:])],
 )
-def test_an_upgrade_keeps_the_pods_of_the_run(program: str, api: str) -> None:
+def test_an_upgrade_keeps_the_pods_of_the_run(program, api):
     helm = find_program(program)
     chosen = f"run.workload.api={api},{BASELINE}"
     first = read_documents(helm_template(helm, CHARTS / "ddp", ["--set", chosen]).stdout)
@@ -149,7 +144,7 @@ def test_an_upgrade_keeps_the_pods_of_the_run(program: str, api: str) -> None:
     assert refused.returncode == 1 and find_codes(refused.stderr) == ["SL-settings-changed"]
 
 
-def test_an_upgrade_of_a_run_that_is_gone_starts_it_with_the_newer_image() -> None:
+def test_an_upgrade_of_a_run_that_is_gone_starts_it_with_the_newer_image():
     other = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "other"}}
     with cluster([other]) as address:
         done = upgrade(find_program(HELMS[0]), address, NEWER)

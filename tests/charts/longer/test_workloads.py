@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stratlab.cluster.pod_template import PodRequest, build_pod
 from stratlab.cluster.workloads import APIS, Workload
 from stratlab_spec import exit_codes as failures
 from tests.charts.golden_file import BASELINE, EVERYTHING, read_full
-from tests.charts.rendering import CHARTS, Document, environment, helm_template, pick, render
+from tests.charts.rendering import CHARTS, environment, helm_template, pick, render
 from tests.charts.valid_objects import RUNNING, WORKLOADS, unwrap_pods, workload_values
 
 # What the contract of the trainer asks for where mpirun starts it: no operator injects it there.
@@ -39,11 +38,11 @@ OF_THE_CLUSTER = (
 MPI = ("mpijob-v1", "mpijob-v2beta1")
 
 
-def training(documents: list[Document]) -> list[Document]:
+def training(documents):
     return [pod for name, pod in unwrap_pods(documents).items() if name in RUNNING]
 
 
-def without_exceptions(pod: Document, api: str) -> Document:
+def without_exceptions(pod, api):
     """The pod's labels and spec, after checking and undoing what an API may have of its own."""
     pod = copy.deepcopy(pod)
     (entry,) = pod["spec"]["containers"]
@@ -60,18 +59,17 @@ def without_exceptions(pod: Document, api: str) -> Document:
 
 
 @pytest.mark.parametrize(("api", "topology"), [*WORKLOADS][1:])
-def test_the_pods_that_train_are_the_same(helm: Path, api: str, topology: str) -> None:
+def test_the_pods_that_train_are_the_same(helm, api, topology):
     (reference,) = training(read_full(helm, "everything-pytorchjob"))
     grace = reference["spec"]["terminationGracePeriodSeconds"]
     assert environment(reference["spec"], "pytorch")["TRAINER_GRACE_S"] == str(grace)
     found = training(render(helm, CHARTS / "llm-4d", [*EVERYTHING, *workload_values(api, topology)]))
-    assert found and all(
-        without_exceptions(pod, api) == without_exceptions(reference, "pytorchjob") for pod in found
-    )
+    assert found
+    assert all(without_exceptions(pod, api) == without_exceptions(reference, "pytorchjob") for pod in found)
 
 
 @pytest.mark.parametrize("api", MPI)
-def test_the_launcher_is_a_worker_without_accelerators(helm: Path, api: str) -> None:
+def test_the_launcher_is_a_worker_without_accelerators(helm, api):
     """It passes its environment on to the workers: so it has to have all of it. No network of a worker's node."""
     pods = unwrap_pods(read_full(helm, f"everything-{api}"))
     assert "annotations" not in pods["MPIJob.Launcher"]["metadata"]
@@ -90,19 +88,11 @@ def test_the_launcher_is_a_worker_without_accelerators(helm: Path, api: str) -> 
     assert launcher == worker
 
 
-def test_the_resource_is_named_like_the_release_and_says_where_the_results_are(helm: Path) -> None:
+def test_the_resource_is_named_like_the_release_and_says_where_the_results_are(helm):
     """With these names `stratlab` finds what a release has left."""
     documents = render(helm, CHARTS / "ddp", ["--set", "run.nodes=3,run.config.comparison=vit"])
     facts = Workload(APIS["pytorchjob"], pick(documents, "PyTorchJob")).facts
     assert (facts.run_directory, facts.processes) == ("/results/vit/golden", 6)
-
-
-def test_a_master_takes_the_place_of_a_worker(helm: Path) -> None:
-    for nodes, expected in ((1, {"Master": 1}), (3, {"Master": 1, "Worker": 2})):
-        settings = f"run.nodes={nodes},run.workload.topology=master-worker,{BASELINE}"
-        spec = pick(render(helm, CHARTS / "ddp", ["--set", settings]), "PyTorchJob")["spec"]
-        assert {role: each["replicas"] for role, each in spec["pytorchReplicaSpecs"].items()} == expected
-        assert "elasticPolicy" not in spec
 
 
 @pytest.mark.parametrize(
@@ -114,7 +104,7 @@ def test_a_master_takes_the_place_of_a_worker(helm: Path) -> None:
         ("mpijob-v2beta1", "worker-only", 4),
     ],
 )
-def test_a_gang_has_all_pods_of_the_run(helm: Path, api: str, topology: str, pods: int) -> None:
+def test_a_gang_has_all_pods_of_the_run(helm, api, topology, pods):
     arguments = ["--set", "run.nodes=3,run.scheduling.gang=volcano", *workload_values(api, topology)]
     spec = pick(render(helm, CHARTS / "ddp", arguments), APIS[api].kind)["spec"]
     replicas = spec.get("pytorchReplicaSpecs") or spec["mpiReplicaSpecs"]
@@ -122,15 +112,14 @@ def test_a_gang_has_all_pods_of_the_run(helm: Path, api: str, topology: str, pod
     assert spec["runPolicy"]["schedulingPolicy"]["minAvailable"] == pods
 
 
-def settings_hash(helm: Path, *settings: str) -> str:
-    """By which an upgrade sees another setting."""
+def settings_hash(helm, *settings):
     documents = render(helm, CHARTS / "ddp", ["--set", ",".join(settings)] if settings else [])
     notes = [each["metadata"].get("annotations", {}) for each in documents]
     (found,) = {each["stratlab/settings-sha256"] for each in notes if "stratlab/settings-sha256" in each}
     return str(found)
 
 
-def test_an_upgrade_would_see_another_setting(helm: Path) -> None:
+def test_an_upgrade_would_see_another_setting(helm):
     settings = (
         *("run.nodes=2", "run.config.lr=0.5", f"run.workload.api=mpijob-v1,{BASELINE}"),
         *("run.resources.limits.memory=4Gi", "run.env[0].name=A,run.env[0].value=b"),
@@ -139,7 +128,7 @@ def test_an_upgrade_would_see_another_setting(helm: Path) -> None:
     assert len({settings_hash(helm), *(settings_hash(helm, each) for each in settings)}) == 8
 
 
-def test_an_upgrade_may_change_what_is_no_setting_of_the_run(helm: Path) -> None:
+def test_an_upgrade_may_change_what_is_no_setting_of_the_run(helm):
     no_settings = (
         *("run.suspend=true", "run.image.tag=x", "run.image.repository=registry.example/trainer"),
         *("run.config.lr=null", "run.analysis.image.tag=x", "run.scheduling.waitSeconds=0", BASELINE),
@@ -147,7 +136,7 @@ def test_an_upgrade_may_change_what_is_no_setting_of_the_run(helm: Path) -> None
     assert settings_hash(helm, *no_settings) == settings_hash(helm)
 
 
-def test_a_trainjob_comes_after_its_runtime(helm: Path) -> None:
+def test_a_trainjob_comes_after_its_runtime(helm):
     """The operator's webhook refuses it before; helm would sort the two by kind."""
     done = helm_template(helm, CHARTS / "ddp", ["--set", "run.workload.api=trainjob", "--no-hooks"])
     documents = [each for each in yaml.safe_load_all(done.stdout) if each]
@@ -155,7 +144,7 @@ def test_a_trainjob_comes_after_its_runtime(helm: Path) -> None:
     assert [each["kind"] for each in documents[-1]["items"]] == ["TrainingRuntime", "TrainJob"]
 
 
-def test_final_codes_of_the_trainer_end_a_trainjob(helm: Path) -> None:
+def test_final_codes_of_the_trainer_end_a_trainjob(helm):
     """As restartPolicy ExitCode ends a PyTorchJob: below 128."""
     runtime = pick(read_full(helm, "ddp-trainjob"), "TrainingRuntime")
     (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
@@ -165,7 +154,7 @@ def test_final_codes_of_the_trainer_end_a_trainjob(helm: Path) -> None:
     assert rule["onExitCodes"]["values"] == sorted(code for code in failures.REASONS if 0 < code < 128)
 
 
-def test_a_trainjob_lets_the_trainer_count_its_starts(helm: Path) -> None:
+def test_a_trainjob_lets_the_trainer_count_its_starts(helm):
     """Every pod of an attempt fails, and Kubernetes counts them together."""
     settings = "run.workload.api=trainjob,run.nodes=4,run.config.max_attempts=5"
     runtime = pick(render(helm, CHARTS / "ddp", ["--set", settings]), "TrainingRuntime")
@@ -173,42 +162,7 @@ def test_a_trainjob_lets_the_trainer_count_its_starts(helm: Path) -> None:
     assert job["template"]["spec"]["backoffLimit"] > 5 * 4
 
 
-def test_a_check_has_the_pods_of_its_run_and_no_run_directory(helm: Path) -> None:
-    check, train = (
-        render(helm, CHARTS / "ddp", ["--set", f"run.nodes=2,run.config.mode={mode}"])
-        for mode in ("check", "train")
-    )
-    (found,) = check
-    run = pick(train, "PyTorchJob")
-    assert run["metadata"].pop("annotations").keys() - found["metadata"].pop("annotations").keys() == {
-        "stratlab/run-directory"
-    }
-    assert str(found).replace("'check'", "'train'") == str(run)
-
-
-@pytest.mark.parametrize("chart", ["ddp", "prepare"])
-def test_every_pod_trusts_the_authority_of_ones_own(helm: Path, chart: str) -> None:
-    """Also those that the tools start for a run."""
-    settings = "run.certificates.configMap=company-ca,prepare.dataset=org/pets"
-    documents = render(
-        helm, CHARTS / chart, ["--set", settings.partition(",")[0] if chart == "ddp" else settings]
-    )
-    pods = [*unwrap_pods(documents).values()]
-    if chart == "ddp":
-        named = Workload(APIS["pytorchjob"], pick(documents, "PyTorchJob")).facts.certificates
-        pods.append(build_pod(["python"], PodRequest(certificates=named, component="comparison")))
-    assert len(pods) == (5 if chart == "ddp" else 1)
-    for pod in pods:
-        (entry,) = pod["spec"]["containers"]
-        (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "certificates"]
-        items = [{"key": "ca.crt", "path": "ca.crt"}]
-        assert volume["projected"]["sources"] == [{"configMap": {"name": "company-ca", "items": items}}]
-        (mount,) = [each for each in entry["volumeMounts"] if each["name"] == "certificates"]
-        env = environment(pod["spec"], entry["name"])
-        assert env["STRATLAB_CA_FILE"] == f"{mount['mountPath']}/ca.crt" and mount["readOnly"] is True
-
-
-def test_affinity_to_the_run_itself_is_the_default(helm: Path) -> None:
+def test_affinity_to_the_run_itself_is_the_default(helm):
     documents = read_full(helm, "everything-pytorchjob")
     affinity = training(documents)[0]["spec"]["affinity"]
     (near,) = affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]

@@ -5,28 +5,25 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.charts.golden_file import BASE, FULL, read_full
-from tests.charts.rendering import CHARTS, Document, find_program, render
+from tests.charts.rendering import CHARTS, find_program, render
 from tests.charts.valid_objects import WORKLOADS, unwrap_pods, workload_values
 
 FOLDER = Path(__file__).parents[1]
-WAIVERS: dict[str, list[dict[str, str]]] = yaml.safe_load((FOLDER / "waivers.yaml").read_text())
+WAIVERS = yaml.safe_load((FOLDER / "waivers.yaml").read_text())
 HARDENED = ["--values", str(FOLDER / "hardened.yaml")]
 SECTIONS = {"shipped": ("always", "as_shipped"), "hardened": ("always",)}
-Found = dict[tuple[str, str], set[str]]
-"""Section and pod -> ids of the checks that failed."""
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def found(tmp_path_factory):
     """Of pods as shipped, with hardened values, and of a planted one. One start of checkov: 5 s CPU."""
     helm, folder = find_program("helm"), tmp_path_factory.mktemp("scan")
-    objects: dict[tuple[str, str, str], Document] = {}
+    objects = {}
     for name in FULL:
         if not name.startswith("everything"):
             objects |= {
@@ -44,16 +41,16 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     command = [str(find_program("scan/bin/checkov")), "--directory", str(folder), *options]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("BC_", "CKV_"))}
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env)
-    report: dict[str, Any] = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert report["summary"]["parsing_errors"] == 0, done.stderr
-    checks: Found = {(section, role): set() for section, _, role in objects}
+    checks = {(section, role): set() for section, _, role in objects}
     for failed in report["results"]["failed_checks"]:
         section, _, role = Path(failed["file_path"]).stem.split(" ")
         checks[section, role].add(failed["check_id"])
     return checks
 
 
-def test_nothing_is_found_that_is_not_waived_and_every_waiver_is_needed(found: Found) -> None:
+def test_nothing_is_found_that_is_not_waived_and_every_waiver_is_needed(found):
     used = set()
     for (section, role), checks in found.items():
         for part in SECTIONS.get(section, ()):
@@ -64,7 +61,7 @@ def test_nothing_is_found_that_is_not_waived_and_every_waiver_is_needed(found: F
     assert used == {(part, waiver["check"]) for part, waivers in WAIVERS.items() for waiver in waivers}
 
 
-def test_it_sees_inside_of_custom_resources(found: Found) -> None:
+def test_it_sees_inside_of_custom_resources(found):
     assert {"CKV_K8S_16", "CKV_K8S_19"} <= found[
         "planted", "PyTorchJob.Worker"
     ]  # privileged, the host's network

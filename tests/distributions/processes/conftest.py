@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.distributions.built import HOMES, Built, build, copy_tree
+from tests.distributions.built import HOMES, build, copy_tree
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
+def built(tmp_path_factory):
     """Name -> what was built of it."""
     tree = copy_tree(tmp_path_factory.mktemp("tree"))
     return {name: build(tree, name, tmp_path_factory.mktemp(name)) for name in HOMES}

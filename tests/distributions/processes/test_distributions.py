@@ -7,10 +7,7 @@ repository is near.
 import json
 import subprocess
 import tomllib
-from collections.abc import Callable
 from email import message_from_string
-from email.message import Message
-from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
@@ -24,7 +21,6 @@ from tests.distributions.built import (
     PACKAGES,
     ROOT,
     UV,
-    Built,
     install,
     make_environment,
     run_pip,
@@ -37,21 +33,19 @@ VERSION = (ROOT / "VERSION").read_text().strip()
 each = pytest.mark.parametrize("name", HOMES)
 
 
-def read_contents(wheel: Path) -> dict[str, bytes]:
+def read_contents(wheel):
     with ZipFile(wheel) as archive:
         return {path: archive.read(path) for path in archive.namelist()}
 
 
-def read_metadata(wheel: Path) -> Message:
+def read_metadata(wheel):
     contents = read_contents(wheel)
     (path,) = (path for path in contents if path.endswith(".dist-info/METADATA"))
     return message_from_string(contents[path].decode())
 
 
 @each
-def test_the_wheel_holds_its_import_package_whole_and_nothing_else(
-    name: str, built: dict[str, Built]
-) -> None:
+def test_the_wheel_holds_its_import_package_whole_and_nothing_else(name, built):
     wheel = built[name].wheel
     assert wheel.name == f"{name.replace('-', '_')}-{VERSION}-py3-none-any.whl"
     info = f"{name.replace('-', '_')}-{VERSION}.dist-info/"
@@ -64,19 +58,18 @@ def test_the_wheel_holds_its_import_package_whole_and_nothing_else(
         check=True,
     )
     there = {path for path in listing.stdout.split() if (ROOT / path).is_file()}
-    assert f"{PACKAGES[name]}/py.typed" in there
-    assert found == there
+    assert f"{PACKAGES[name]}/py.typed" in there and found == there
 
 
 @each
-def test_the_sdist_alone_gives_the_same_wheel(name: str, built: dict[str, Built]) -> None:
+def test_the_sdist_alone_gives_the_same_wheel(name, built):
     sdist, wheel, again = built[name].sdist, built[name].wheel, built[name].again
     assert sdist.name == f"{name.replace('-', '_')}-{VERSION}.tar.gz"
     assert read_contents(again) == read_contents(wheel)
 
 
 @each
-def test_what_the_wheel_says_of_itself(name: str, built: dict[str, Built]) -> None:
+def test_what_the_wheel_says_of_itself(name, built):
     project = tomllib.loads((ROOT / HOMES[name] / "pyproject.toml").read_text())["project"]
     told = read_metadata(built[name].wheel)
     assert (told["Name"], told["Version"], told["License-Expression"]) == (name, VERSION, "Apache-2.0")
@@ -85,11 +78,10 @@ def test_what_the_wheel_says_of_itself(name: str, built: dict[str, Built]) -> No
     assert [need for need in needs if "extra ==" not in need] == project["dependencies"]
     assert set(told.get_all("Provides-Extra") or []) == project.get("optional-dependencies", {}).keys()
     names = {need.partition("=")[0] for need in needs}
-    assert ("torch" in names) == (name == "stratlab-trainer")
-    assert ("mlflow" in names) == (name == "stratlab")
+    assert ("torch" in names) == (name == "stratlab-trainer") and ("mlflow" in names) == (name == "stratlab")
 
 
-def test_all_in_one_environment(built: dict[str, Built], tmp_path: Path) -> None:
+def test_all_in_one_environment(built, tmp_path):
     python = make_environment(tmp_path / "environment", with_packages=True)
     install(python, *(each.wheel for each in built.values()))
     for command, answer in (
@@ -104,17 +96,14 @@ def test_all_in_one_environment(built: dict[str, Built], tmp_path: Path) -> None
 
 
 THEIRS = {"trainer/__init__.py": "", "trainer/trainer.py": "", "trainer/io.py": ""}
-BROKEN = {"trainer/__init__.py": "import no_such_package\n"}
-Environment = Callable[..., Path]
-Install = Callable[[Path, Path], None]
 
 
 @pytest.fixture
-def environment(tmp_path: Path, built: dict[str, Built], monkeypatch: pytest.MonkeyPatch) -> Environment:
+def environment(tmp_path, built, monkeypatch):
     """Makes an environment with these in this order: `ours` with what both know, or the files of `neural-trainer`."""
     monkeypatch.chdir(tmp_path)  # the folder where one works comes first on Python's path
 
-    def make(*order: str | dict[str, str], by: Install = install, with_packages: bool = True) -> Path:
+    def make(*order, by=install, with_packages=True):
         python = make_environment(tmp_path / "environment", with_packages=with_packages)
         for files in order:
             if isinstance(files, str):
@@ -127,19 +116,17 @@ def environment(tmp_path: Path, built: dict[str, Built], monkeypatch: pytest.Mon
     return make
 
 
-def install_by_pip(python: Path, wheel: Path) -> None:
+def install_by_pip(python, wheel):
     run_pip(python, "install", "--no-index", "--no-deps", wheel)
 
 
-def run(python: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run(python, *arguments):
     env = {"PATH": f"{python.parent}:/usr/bin:/bin", "STRATLAB_HELM": str(find_helm())}
     return subprocess.run([python, *arguments], env=env, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("order", [("ours", THEIRS), (THEIRS, "ours")], ids=["ours first", "theirs first"])
-def test_the_trainer_names_who_has_written_over_it_and_the_cure_cures(
-    environment: Environment, built: dict[str, Built], order: tuple[str | dict[str, str], ...]
-) -> None:
+def test_the_trainer_names_who_has_written_over_it_and_the_cure_cures(environment, built, order):
     python = environment(*order, by=install_by_pip)
     for words in (("trainer",), ("trainer.program", "check"), ("trainer.count",)):
         done = run(python, "-m", *words, "--help")
@@ -152,28 +139,7 @@ def test_the_trainer_names_who_has_written_over_it_and_the_cure_cures(
     assert (done.returncode, done.stderr) == (0, "") and explain_trainer(str(python), {}) == ""
 
 
-def test_one_that_is_found_later_is_not_in_the_way(environment: Environment, tmp_path: Path) -> None:
-    python = environment("ours")
-    later = tmp_path / "later"
-    run_pip(python, "install", "--no-index", "--target", later, write_wheel(tmp_path, "late", "1", THEIRS))
-    (site,) = (tmp_path / "environment").glob("lib/python*/site-packages")
-    with open(site / "packages.pth", "a") as file:
-        file.write(f"{later}\n")
-    done = run(python, "-m", "trainer", "--help")
-    assert (done.returncode, done.stderr) == (0, "") and explain_trainer(str(python), {}) == ""
-
-
-def test_a_rehearsal_names_one_that_python_takes_for_ours(
-    environment: Environment, built: dict[str, Built], tmp_path: Path
-) -> None:
-    python = environment("ours", BROKEN)
-    install(python, built["stratlab"].wheel)
-    done = run(python, "-m", "stratlab", "rehearse", ROOT / "charts/ddp", "--results", "runs")
-    assert done.returncode == 2 and find_codes(done.stderr) == ["SL-trainer-of-others"]
-    assert "neural-trainer 0.3.1" in done.stderr and not (tmp_path / "runs").exists()
-
-
-def test_none_is_told_from_another_s(environment: Environment, tmp_path: Path) -> None:
+def test_none_is_told_from_another_s(environment, tmp_path):
     python = environment(with_packages=False)
     assert find_codes(explain_trainer(str(python), {})) == ["SL-trainer-not-installed"]
     install(python, write_wheel(tmp_path, "neural-trainer", "0.3.1", THEIRS))
@@ -184,11 +150,10 @@ def test_none_is_told_from_another_s(environment: Environment, tmp_path: Path) -
 
 
 MOST_BYTES = 2_000_000
-Stratlab = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def python(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(built, tmp_path_factory):
     """That of the environment. Packages come from what the set-up has kept, else from the index."""
     python = make_environment(tmp_path_factory.mktemp("empty") / "environment", with_packages=False)
     command = [UV, "pip", "install", "--quiet", "--python", python, "--constraint"]
@@ -201,16 +166,15 @@ def python(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The chart ddp, packed."""
+def package(tmp_path_factory):
     return package_charts(find_helm(), ROOT / "charts", "0.1.0", tmp_path_factory.mktemp("charts"))[0]
 
 
 @pytest.fixture
-def stratlab(python: Path, tmp_path: Path) -> Stratlab:
+def stratlab(python, tmp_path):
     """Calls the console script in an empty folder, with helm on the path if asked for."""
 
-    def call(*arguments: str | Path, helm: bool = False) -> subprocess.CompletedProcess[str]:
+    def call(*arguments, helm=False):
         env = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(tmp_path), "COLUMNS": "200"}
         env |= {"STRATLAB_HELM": str(find_helm())} if helm else {}
         program = [python.with_name("stratlab"), *arguments]
@@ -219,14 +183,11 @@ def stratlab(python: Path, tmp_path: Path) -> Stratlab:
     return call
 
 
-def test_it_is_small_brings_no_torch_and_is_itself(
-    python: Path, stratlab: Stratlab, built: dict[str, Built]
-) -> None:
+def test_it_is_small_brings_no_torch_and_is_itself(python, stratlab, built):
     assert all(each.wheel.stat().st_size < MOST_BYTES for each in built.values())
     look = "import importlib.metadata as m; print(*(d.name.lower() for d in m.distributions()))"
     names = subprocess.run([python, "-c", look], capture_output=True, text=True, check=True).stdout.split()
-    assert "stratlab" in names
-    assert not {"torch", "deepspeed", "transformers", "stratlab-trainer"} & set(names)
+    assert "stratlab" in names and not {"torch", "deepspeed", "transformers", "stratlab-trainer"} & set(names)
     assert not [name for name in names if name.startswith("nvidia")]
     assert stratlab("--version").stdout == f"stratlab {(ROOT / 'VERSION').read_text()}"
     for verb in ("predict", "compare", "analyze", "render", "list", "rehearse", "demo", "sweep", "watch"):
@@ -234,7 +195,7 @@ def test_it_is_small_brings_no_torch_and_is_itself(
         assert done.returncode == 0 and f"Example: stratlab {verb} " in done.stdout, verb
 
 
-def test_predict_and_render_on_a_packed_chart(stratlab: Stratlab, package: Path) -> None:
+def test_predict_and_render_on_a_packed_chart(stratlab, package):
     asked = ["--set", "run.config.model=vit_huge", "--set", "run.processesPerNode=8"]
     asked += ["--set", "run.config.global_batch_size=256"]  # of which 8 x 32 is a whole part
     done = stratlab("predict", package, *asked, "--json", helm=True)
@@ -247,7 +208,7 @@ def test_predict_and_render_on_a_packed_chart(stratlab: Stratlab, package: Path)
     assert done.returncode == 2 and find_codes(done.stderr) == ["SL-helm-missing"]
 
 
-def test_compare_analyze_and_list_runs_that_came_from_elsewhere(stratlab: Stratlab, tmp_path: Path) -> None:
+def test_compare_analyze_and_list_runs_that_came_from_elsewhere(stratlab, tmp_path):
     for strategy in ("ddp", "fsdp"):
         folder = build_run_dir(tmp_path / "results" / "demo", strategy, strategy, hosts=["n"])
         (folder / "mlflow.json").unlink()
@@ -263,7 +224,7 @@ def test_compare_analyze_and_list_runs_that_came_from_elsewhere(stratlab: Stratl
     assert json.loads((tmp_path / "run/analysis/report.json").read_text())["mean"]["ranks"] == 2
 
 
-def test_what_trains_says_what_to_install_besides(stratlab: Stratlab, python: Path, package: Path) -> None:
+def test_what_trains_says_what_to_install_besides(stratlab, python, package):
     missing = ["SL-trainer-not-installed"]
     for arguments, code, more in (
         (("rehearse", package), 2, []),

@@ -1,67 +1,25 @@
 """The pictures that are drawn from tables: as they are committed, and true to what the trainer and torch do."""
 
-from typing import Any
-
 import pytest
-from torch.distributed.pipelining.schedules import (
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    _ComputationType,
-)
 
 from docs.building.pictures import DRAWN, FOLDER
 from docs.building.prediction_picture import _ask, group_causes
-from docs.building.schedules_picture import (
-    MICRO_BATCHES,
-    RANKS,
-    arrange,
-    count_kept,
-    find_idle_pct,
-    list_orders,
-)
+from docs.building.schedules_picture import MICRO_BATCHES, RANKS, arrange, count_kept, find_idle_pct
 from stratlab.predict import Prediction
-from stratlab_spec.models.decoder import VIRTUAL_STAGES
 from stratlab_spec.strategies import STRATEGIES
 from tests.trainer.wire_formulas import textbook_bytes
-from trainer.parallel.pipeline import SCHEDULES
 
 MOST_BYTES = 30_000
-KINDS = {_ComputationType.FORWARD: True, _ComputationType.FULL_BACKWARD: False}
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_it_is_as_make_schema_writes_it(name: str) -> None:
+def test_it_is_as_make_schema_writes_it(name):
     drawn = DRAWN[name]()
     assert (FOLDER / name).read_text() == drawn, "make schema"
     assert len(drawn.encode()) <= MOST_BYTES
 
 
-def test_each_schedule_is_the_trainer_s_in_torch_s_order() -> None:
-    assert SCHEDULES.keys() == VIRTUAL_STAGES.keys()
-    found: dict[str, Any] = {}
-    for name, kind in SCHEDULES.items():
-        schedule: Any = object.__new__(kind)
-        schedule._n_microbatches, schedule._num_stages = MICRO_BATCHES, RANKS
-        if kind is ScheduleInterleaved1F1B:
-            schedule.n_local_stages, schedule.pp_group_size = VIRTUAL_STAGES[name], RANKS
-            schedule.microbatches_per_round = RANKS
-            found[name] = [schedule._calculate_single_rank_operations(rank) for rank in range(RANKS)]
-        else:
-            found[name] = list(schedule._get_pipeline_order().values())
-    for name, ranks in found.items():
-        for rank, actions in enumerate(ranks):
-            steps = [each for each in actions if each and each.computation_type in KINDS]
-            order = [
-                (each.stage_index, each.microbatch_index, KINDS[each.computation_type]) for each in steps
-            ]
-            if SCHEDULES[name] is Schedule1F1B and rank == RANKS - 1:  # torch 2.13 numbers this rank from 1
-                order = [(stage, number - forward, forward) for stage, number, forward in order]
-            assert list_orders(name)[rank] == order, (name, rank)
-    assert ScheduleGPipe in SCHEDULES.values()
-
-
-def test_idle_time_and_kept_activations_are_those_of_the_formulas() -> None:
+def test_idle_time_and_kept_activations_are_those_of_the_formulas():
     """Narayanan et al., arXiv 2104.04473, section 2.2."""
     wanted = {"gpipe": (1, MICRO_BATCHES), "1f1b": (1, RANKS), "interleaved1f1b": (2, 5.5)}
     for name, (stages, kept) in wanted.items():
@@ -71,7 +29,7 @@ def test_idle_time_and_kept_activations_are_those_of_the_formulas() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, row in STRATEGIES.items() if row.wire])
-def test_collectives_of_the_picture_send_what_the_table_of_bytes_says(name: str) -> None:
+def test_collectives_of_the_picture_send_what_the_table_of_bytes_says(name):
     """In a step of one micro-batch an all-reduce sends twice what a gather or a scatter sends. DeepSpeed 0.19.8
     all-reduces where the paper reduces, which is once more."""
     ranks, weight = 4, {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2}
@@ -82,7 +40,7 @@ def test_collectives_of_the_picture_send_what_the_table_of_bytes_says(name: str)
     assert sent == pytest.approx(paper + (row.deepspeed_stage in (1, 2)))
 
 
-def test_bars_of_predict_are_as_long_as_what_a_device_needs() -> None:
+def test_bars_of_predict_are_as_long_as_what_a_device_needs():
     known = [one for one in _ask() if isinstance(one, Prediction)]
     assert len(known) == 11
     for one in known:

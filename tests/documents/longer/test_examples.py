@@ -10,17 +10,11 @@ from stratlab.cli import app
 from stratlab.helm import find_helm
 from tests.charts.rendering import CHARTS, pick, render
 from tests.documents.commands import read_commands, split
-from tests.documents.examples import (
-    FROM_CHARTS,
-    gpu_command,
-    judge,
-    render_told,
-    write_photos,
-)
+from tests.documents.examples import FROM_CHARTS, gpu_command, judge, render_told, write_photos
 
 
 @pytest.mark.parametrize("command", FROM_CHARTS)
-def test_charts_render_as_told_and_the_trainer_takes_it(command: str, tmp_path: Path) -> None:
+def test_charts_render_as_told_and_the_trainer_takes_it(command, tmp_path):
     charts = [Path(word).name for word in split(command) if word.startswith("charts/")]
     release = charts[0] if "rehearse" in command else split(command)[2]
     job = render_told(command, charts[0], release)
@@ -29,13 +23,13 @@ def test_charts_render_as_told_and_the_trainer_takes_it(command: str, tmp_path: 
 
 
 @pytest.mark.parametrize("chart", ["zeropp", "lora", "llm-5d"])
-def test_a_chart_as_it_is_means_something(chart: str, tmp_path: Path) -> None:
+def test_a_chart_as_it_is_means_something(chart, tmp_path):
     job = pick(render(find_helm(), CHARTS / chart), "PyTorchJob")
     asked = {"TRAINER_INIT": "scratch"} if chart == "lora" else {}  # which weights is for the user to say
     judge(job, TRAINER_RESULTS=str(tmp_path), **asked)
 
 
-def test_the_gpu_command_with_data_of_its_kind(tmp_path: Path) -> None:
+def test_the_gpu_command_with_data_of_its_kind(tmp_path):
     command = gpu_command()
     (chart, *_) = [Path(word).name for word in split(command) if word.startswith("charts/")]
     job, data = render_told(command, chart, chart), write_photos(tmp_path / "data", 4000)
@@ -45,7 +39,7 @@ def test_the_gpu_command_with_data_of_its_kind(tmp_path: Path) -> None:
 LINES = [command for command, files in read_commands().items() if " run " in command and "README.md" in files]
 
 
-def test_readme_s_lines_of_stratlab_run_are_taken_by_the_trainer(tmp_path: Path) -> None:
+def test_readme_s_lines_of_stratlab_run_are_taken_by_the_trainer(tmp_path):
     """Those on images with the whole check; the others need weights and tokenizers of the hub."""
     chat, pets = tmp_path / "chat.jsonl", write_photos(tmp_path / "pets", 1000)
     chat.write_text(

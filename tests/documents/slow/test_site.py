@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -17,7 +16,7 @@ from tests.documents.examples import judge, sweep_plan
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -29,19 +28,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Targets(HTMLParser):
     """Where a page leads, and the places in it that others can lead to."""
 
-    def __init__(self, page: Path) -> None:
+    def __init__(self, page):
         super().__init__()
-        self.links: list[str] = []
-        self.places: set[str] = set()
+        self.links = []
+        self.places = set()
         self.feed(page.read_text())
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         found = dict(attrs)
         self.links += [found[name] or "" for name in ("href", "src") if name in found]
         self.places |= {found[name] or "" for name in ("id", "name") if name in found}
 
 
-def test_no_link_of_the_site_is_dead(site: Path) -> None:
+def test_no_link_of_the_site_is_dead(site):
     pages = {path.resolve(): Targets(path) for path in site.rglob("*.html")}
     dead = []
     for path, page in pages.items():
@@ -57,13 +56,13 @@ def test_no_link_of_the_site_is_dead(site: Path) -> None:
     assert len(pages) > 30 and not dead, "\n".join(dead)
 
 
-def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+def test_nothing_is_fetched_from_elsewhere(site):
     for path in site.rglob("*.html"):
         loaded = re.findall(r"<(?:script|img|link)[^>]+(?:src|href)=\"(https?://[^\"]+)", path.read_text())
         assert not [link for link in loaded if "canonical" not in link], path
 
 
-def test_each_strategy_command_setting_and_column_is_there(site: Path) -> None:
+def test_each_strategy_command_setting_and_column_is_there(site):
     pictures = (site / "docs/reference/strategies.html").read_text()
     assert all(re.search(rf"<h2[^>]*>[^<]*\b{name}\b", pictures) for name in STRATEGIES)
     commands = (site / "docs/reference/commands.html").read_text()
@@ -75,7 +74,7 @@ def test_each_strategy_command_setting_and_column_is_there(site: Path) -> None:
     assert all(f"<code>{column}</code>" in tables for columns in SCHEMA.values() for column in columns)
 
 
-def test_the_trainer_takes_every_release_of_the_sweep(tmp_path: Path) -> None:
+def test_the_trainer_takes_every_release_of_the_sweep(tmp_path):
     plan = sweep_plan()
     assert len(plan) == 10
     for planned in plan:

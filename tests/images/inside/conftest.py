@@ -7,7 +7,7 @@ import pytest
 PACKAGE = Path("/opt/package")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here) and not PACKAGE.is_dir():

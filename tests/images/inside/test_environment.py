@@ -22,8 +22,7 @@ GPU_ONLY = {"libcaffe2_nvrtc.so", "libtorch_cuda_linalg.so"}
 
 def test_python_is_the_one_that_the_project_is_tested_with():
     (promised,) = re.findall(r"^ARG PYTHON=(\S+)$", (IMAGES / "trainer" / "Dockerfile").read_text(), re.M)
-    assert platform.python_version() == promised
-    assert sys.prefix == "/opt/venv"
+    assert platform.python_version() == promised and sys.prefix == "/opt/venv"
 
 
 def test_the_trainer_is_the_images():

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from tests.images.test_dockerfiles import DOCKERFILES
 SCANNERS = Path(".tools/scan/bin").resolve()
 
 
-def scan(*command: object) -> Any:
+def scan(*command):
     done = subprocess.run(
         [str(SCANNERS / str(command[0])), *map(str, command[1:])], capture_output=True, text=True
     )
@@ -22,7 +21,7 @@ def scan(*command: object) -> Any:
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_hadolint_finds_nothing(dockerfile: Path, tmp_path: Path) -> None:
+def test_hadolint_finds_nothing(dockerfile, tmp_path):
     assert scan("hadolint", "--format", "json", dockerfile) == []
     assert "hadolint ignore" not in dockerfile.read_text()
     bad = tmp_path / "Dockerfile"
@@ -30,7 +29,7 @@ def test_hadolint_finds_nothing(dockerfile: Path, tmp_path: Path) -> None:
     assert {"DL3003", "DL3004"} <= {each["code"] for each in scan("hadolint", "--format", "json", bad)}
 
 
-def test_checkov_finds_nothing_that_is_not_waived_with_a_reason(tmp_path: Path) -> None:
+def test_checkov_finds_nothing_that_is_not_waived_with_a_reason(tmp_path):
     for dockerfile in DOCKERFILES:
         (tmp_path / "shipped" / dockerfile.parent.name).mkdir(parents=True)
         shutil.copy(dockerfile, tmp_path / "shipped" / dockerfile.parent.name)
@@ -43,7 +42,7 @@ def test_checkov_finds_nothing_that_is_not_waived_with_a_reason(tmp_path: Path) 
     assert report["summary"]["resource_count"] == len(DOCKERFILES) + 1
     assert report["summary"]["parsing_errors"] == 0
 
-    def pick(kind: str, folder: str) -> dict[str, dict[str, Any]]:
+    def pick(kind, folder):
         found = report["results"][kind]
         return {each["check_id"]: each for each in found if each["file_path"].startswith(f"/{folder}/")}
 

@@ -1,6 +1,3 @@
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from stratlab.analysis import run_analysis
@@ -12,19 +9,18 @@ NO_HTA = HtaLimits(memory_bytes=0)
 
 
 @pytest.fixture
-def without_hta(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_hta(monkeypatch):
     """A process that takes seconds and reads the traces itself; it is looked at elsewhere."""
     monkeypatch.setattr(run_analysis, "run_hta", lambda *_, **__: HtaRun([], [], ""))
 
 
 @pytest.fixture(scope="session")
-def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As gpu_run; not analysed."""
+def plain_run(tmp_path_factory):
     traces = {0: build_gpu_trace(0), 1: build_gpu_trace(1, comm_start=700)}
     return write_run(tmp_path_factory.mktemp("results") / "plain", traces)
 
 
 @pytest.fixture(scope="session")
-def plain_report(plain_run: Path) -> dict[str, Any]:
+def plain_report(plain_run):
     """Its analysis, without HTA: that takes seconds."""
     return analyze_run(plain_run, tracking_uri=None, hta_limits=NO_HTA)

@@ -9,9 +9,7 @@ A step is 100 ms. Everything follows from the arguments.
 """
 
 import math
-from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -27,13 +25,7 @@ HOSTILE = "<script>alert(1)</script>"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-def build_example(
-    source: str = "gpu",
-    ranks: int = 2,
-    pp: int = 1,
-    slow: Mapping[int, float] | None = None,
-    collectives: bool = True,
-) -> dict[str, Any]:
+def build_example(source="gpu", ranks=2, pp=1, slow=None, collectives=True):
     """As `stratlab analyze` writes it."""
     gpu = source == "gpu"
     parts = dict(PARTS)
@@ -50,7 +42,7 @@ def build_example(
     whole = {"bubble_ideal_pct": 100 * (pp - 1) / (2 + pp - 1) if pp > 1 else None}
     whole |= {"compute_imbalance": max(compute) / (sum(compute) / ranks)}
     whole |= {"slowest_rank": compute.index(max(compute)) if ranks > 1 else None}
-    report: dict[str, Any] = {"schema_version": 2, "run": run, "source": source, "steps_from": "labels"}
+    report = {"schema_version": 2, "run": run, "source": source, "steps_from": "labels"}
     report["note"] = "" if gpu else "CPU trace: host operator time, not GPU utilisation"
     report |= {"backend": run["backend"], "device": run["device_name"]}
     report["mean"] = {"ranks": ranks, "steps": len(STEPS), **_means(mean, gpu), **whole}
@@ -100,7 +92,7 @@ def build_example(
     return report | {"mlflow": {"status": "not configured", "reason": ""}}
 
 
-def blank(content: Any, keep: tuple[str, ...] = ("rank", "step", "ranks", "steps")) -> Any:
+def blank(content, keep=("rank", "step", "ranks", "steps")):
     """The same with every number unknown (None), but those under `keep`."""
     if isinstance(content, dict):
         return {
@@ -112,9 +104,9 @@ def blank(content: Any, keep: tuple[str, ...] = ("rank", "step", "ranks", "steps
     return None if isinstance(content, int | float) and not isinstance(content, bool) else content
 
 
-def _run(source: str, ranks: int, pp: int) -> dict[str, Any]:
+def _run(source, ranks, pp):
     nodes = 1 if ranks <= 8 else ranks // 8
-    run: dict[str, Any] = {"run": "ddp", "comparison": "demo", "strategy": "ddp", "model": "vit_base"}
+    run = {"run": "ddp", "comparison": "demo", "strategy": "ddp", "model": "vit_base"}
     run |= {"dataset": "digits", "precision": "bf16", "seed": 0, "global_batch_size": 64 * ranks}
     run |= {"micro_batch_size": 32, "grad_accum_steps": 2, "steps": 600, "profile_steps": 3}
     run |= {"world_size": ranks, "nodes": nodes, "machines": nodes, "initial_weights": "random weights"}
@@ -126,11 +118,11 @@ def _run(source: str, ranks: int, pp: int) -> dict[str, Any]:
     return run | {"step_time_ms_p50": 95.0, "samples_per_s": 673.0, "measured_steps": 590}
 
 
-def _scale(parts: Mapping[str, float], factor: float) -> dict[str, float]:
+def _scale(parts, factor):
     return {name: factor * ms for name, ms in parts.items()}
 
 
-def _times(t: Mapping[str, float], whole: str) -> dict[str, float]:
+def _times(t, whole):
     exposed = t["comm"] + t["straggler"] + t["bubble"]
     times = {whole: sum(t.values()), "compute_ms": t["compute"], "comm_ms": exposed + 0.5 * t["comm"]}
     times |= {"comm_overlap_ms": 0.5 * t["comm"], "comm_exposed_ms": exposed, "straggler_ms": t["straggler"]}
@@ -140,17 +132,17 @@ def _times(t: Mapping[str, float], whole: str) -> dict[str, float]:
     return times | {"kernel_wait_ms": t["kernel_wait"], "other_idle_ms": t["other_idle"]}
 
 
-def _step(rank: int, step: int, t: Mapping[str, float], source: str) -> dict[str, Any]:
+def _step(rank, step, t, source):
     whole = sum(t.values())
     labels = {f"{phase}_ms": share * whole for phase, share in PHASES.items() if phase != "other"}
     row = {"rank": rank, "step": step, "source": source, "host_step_ms": whole}
     return row | _times(t, "step_ms") | labels
 
 
-def _means(t: Mapping[str, float], gpu: bool) -> dict[str, Any]:
+def _means(t, gpu):
     times = _times(t, "step_ms")
     step = times.pop("step_ms")
-    row: dict[str, Any] = {"step_ms": step, "host_step_ms": step}
+    row = {"step_ms": step, "host_step_ms": step}
     row |= {name.replace("_ms", "_pct"): 100 * ms / step for name, ms in times.items() if name != "copy_ms"}
     row["comm_overlap_pct"] = 100 * times["comm_overlap_ms"] / times["comm_ms"] if times["comm_ms"] else None
     row |= {f"{phase}_ms": share * step for phase, share in PHASES.items() if phase != "other"}
@@ -162,15 +154,15 @@ def _means(t: Mapping[str, float], gpu: bool) -> dict[str, Any]:
     return row | (of_gpu if gpu else dict.fromkeys(of_gpu))
 
 
-def _collective(rank: int, gpu: bool, t: Mapping[str, float]) -> dict[str, Any]:
-    row: dict[str, Any] = {"rank": rank, "name": ALL_REDUCE if gpu else "gloo:all_reduce", "count": 30}
+def _collective(rank, gpu, t):
+    row = {"rank": rank, "name": ALL_REDUCE if gpu else "gloo:all_reduce", "count": 30}
     row |= {"collective": "all_reduce", "axis": "dp_replicate", "bytes": 2_454_648}
     row |= {"total_ms": 3 * 1.75 * t["comm"], "exposed_ms": 3 * (t["comm"] + t["straggler"])}
     row |= {"wait_ms": 3 * t["straggler"], "exposed_wait_ms": 3 * t["straggler"]}
     return row | {"arrived_last": {0: 10, 1: 20}.get(rank, 0)}
 
 
-def _kernels(rank: int) -> list[dict[str, Any]]:
+def _kernels(rank):
     rows = (
         (f"sm90_xmma_gemm_bf16{HOSTILE}", "compute", 300, 60.0),
         ("flash_fwd_kernel", "compute", 90, 54.0),
@@ -186,7 +178,7 @@ def _kernels(rank: int) -> list[dict[str, Any]]:
     ]
 
 
-def build_example_ranks(report: Mapping[str, Any]) -> list[Any]:
+def build_example_ranks(report):
     """What the page and the tables read of the report's ranks: a step computes in its first half, then communicates,
     then waits for the host."""
     compute, comm, host = (STATES.index(name) for name in ("compute", "comm_exposed", "host_wait"))
@@ -205,7 +197,7 @@ def build_example_ranks(report: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def _draw(step_ms: float | None, states: np.ndarray[Any, Any]) -> DrawnStep:
+def _draw(step_ms, states):
     """The second step: an all-reduce in its third quarter, half of it waiting."""
     quarter = round((step_ms or 100.0) * 1e6 / 4)
     borders = (0, quarter, 3 * quarter, 4 * quarter)

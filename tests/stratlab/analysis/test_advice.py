@@ -1,15 +1,13 @@
 """Every rule fires just above its threshold and not just below it, and advises only what exists."""
 
 import itertools
-import json
 import string
-from typing import Any
 
 import pytest
 
-from stratlab.analysis.advice import apply_rules, build_recommendations, build_values
+from stratlab.analysis.advice import apply_rules, build_values
 from stratlab.analysis.advice_rules import RULES
-from stratlab.analysis.run_facts import build_foreign_facts, read_facts
+from stratlab.analysis.run_facts import build_foreign_facts
 from stratlab_spec.settings.config import Config
 from tests.stratlab.analysis.example_report import blank, build_example
 
@@ -33,7 +31,7 @@ BUBBLE = {"bubble_pct": 14.0, "bubble_ideal_pct": 10.0, "bubble_excess_pct": 4.0
 GAP = {"gap_label": "x", "longest_gap_ms": 7.5}
 
 # rule, other values, value -> (with which it fires, with which it does not), a number in its title
-CASES: list[tuple[str, dict[str, Any], dict[str, tuple[Any, Any]], str]] = [
+CASES = [
     ("R1", {"transfer_ms": 21.0}, {"transfer_pct": (20.1, 20.0), "comm_overlap_pct": (49.9, 50.0)}, "21.00"),
     ("R2", FAR, {"transfer_pct": (30.1, 30.0), "nodes": (2, 1), "strategy": ("zero3", "zero2")}, "30 %"),
     *(("R3", GAP, {"launching_pct": (15.1, 15.0), "gap_kind": (kind, None)}, "15 %")
@@ -62,11 +60,11 @@ GPU_ONLY = {"R3", "R7", "R8", "R9", "R11"}
 OF_NO_TIME = {"R7", "R8", "R11", "R12"}
 
 
-def values(**changes: Any) -> dict[str, Any]:
+def values(**changes):
     return build_values(build_example(), SETTINGS, {}) | changes
 
 
-def fired(**changes: Any) -> dict[str, dict[str, Any]]:
+def fired(**changes):
     return {entry["rule"]: entry for entry in apply_rules(values(**changes))}
 
 
@@ -80,8 +78,7 @@ def test_a_run_without_a_fault_gets_no_advice():
 def test_rule_fires_above_its_threshold_only(rule, base, borders, number, tmp_path):
     firing = base | {name: above for name, (above, _) in borders.items()}
     found = fired(**firing)
-    assert set(found) == {rule}
-    assert number in found[rule]["title"] and found[rule]["advice"]
+    assert set(found) == {rule} and number in found[rule]["title"] and found[rule]["advice"]
     assert all(isinstance(value, int | float) for value in found[rule]["evidence"].values())
     assert (found[rule]["at_most_ms"] is None) == (rule in OF_NO_TIME)
     numeric = {name for name in borders if isinstance(firing[name], int | float)}
@@ -90,22 +87,7 @@ def test_rule_fires_above_its_threshold_only(rule, base, borders, number, tmp_pa
         assert rule not in fired(**firing | {name: below}), name
         assert rule not in fired(**firing | {name: None}), name
     on_cpu = fired(**firing | {"source": "cpu"})
-    assert "R12" in on_cpu and not GPU_ONLY & set(on_cpu)
-    assert (rule in on_cpu) == (rule not in GPU_ONLY)
-
-
-def test_every_entry_of_the_table_has_a_case():
-    assert sorted(rule for rule, *_ in CASES) == sorted(rule.id for rule in RULES)
-    ids = {rule.id for rule in RULES}
-    assert ids == {f"R{i}" for i in range(1, len(ids) + 1)}
-
-
-def test_data_is_the_gap_on_a_gpu_and_the_label_on_a_cpu():
-    report = build_example("cpu")
-    report["mean"] |= {"data_ms": 30.0, "data_wait_pct": 0.0}
-    assert build_values(report, {}, {})["data_pct"] == pytest.approx(30.0)
-    report["source"] = "gpu"
-    assert build_values(report, {}, {})["data_pct"] == 0.0
+    assert "R12" in on_cpu and not GPU_ONLY & set(on_cpu) and (rule in on_cpu) == (rule not in GPU_ONLY)
 
 
 @pytest.mark.parametrize("kernel", ("attention", "flash attention", "gemm", "elementwise", "other"))
@@ -122,16 +104,6 @@ def test_of_foreign_traces_nothing_of_ours_is_advised(kernel, tmp_path):
         assert [entry["rule"] for entry in found] == ([rule] if rule != "R2" else [])
         said = " ".join(text for entry in found for text in [entry["advice"], *entry["settings"]])
         assert not [word for word in ours if word in f" {said} "], said
-
-
-@pytest.mark.parametrize("foreign", [True, False])
-def test_kernels_are_fused_only_where_short_gaps_are_most_of_the_waiting(foreign):
-    slow = {"launching_pct": 60.0, "short_kernel_pct": 90.0, "kernels_per_step": 5000, "foreign": foreign}
-    for kind in ("short", "first", "label", "long", None):
-        found = fired(**slow, **GAP, gap_kind=kind)
-        said = " ".join([entry["advice"] for entry in found.values()])
-        assert ("torch.compile" in said) == (kind == "short"), kind
-        assert all(not entry["settings"] for entry in found.values()) or kind == "short"
 
 
 def test_doubts_lower_the_others_by_one():
@@ -213,30 +185,6 @@ def test_only_settings_and_values_that_exist_are_named():
             setting = name.removeprefix("run.config.")
             base = {"TRAINER_RUN": "r"} | ({"TRAINER_STRATEGY": "zeropp"} if setting == "zeropp" else {})
             Config.from_env(base | {f"TRAINER_{setting.upper()}": template.format_map(known)})
-
-
-def test_the_late_rank_and_its_host_are_named(tmp_path):
-    """From files: the settings of config.json, the host of ranks/rank1.json."""
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "ranks" / "rank1.json").write_text('{"rank": 1, "host": "node-b"}')
-    (tmp_path / "ranks" / "rank0.json").write_text("{broken")
-    content = {"run": "run", "config": {"compile": False, "strategy": "fsdp"}, "resolved": {"world_size": 2}}
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    report = build_example()
-    report["mean"] |= {"straggler_pct": 12.0, "host_wait_pct": 16.0, "slowest_rank": None}
-
-    def find() -> dict[str, dict[str, Any]]:
-        return {entry["rule"]: entry for entry in build_recommendations(report, read_facts(tmp_path))}
-
-    assert "node-b" not in find()["R5"]["title"] and "late_rank" not in find()["R5"]["evidence"]
-    report["mean"]["slowest_rank"] = 1
-    assert "rank 1 on node-b" in find()["R5"]["title"] and "20 of 30" in find()["R5"]["title"]
-    assert find()["R3"]["settings"] == {"run.config.compile": "true"}
-    assert json.dumps(list(find().values()), allow_nan=False)
-    report["mean"] |= {"straggler_pct": 0.0, "compute_imbalance": 1.2}
-    assert "1 on node-b" in find()["R5"]["title"] and "1.20" in find()["R5"]["title"]
-    (tmp_path / "config.json").write_text('{"run": "run"}')
-    assert find()["R3"]["settings"] == {"run.config.micro_batch_size": "64"}, "not known whether it compiles"
 
 
 def test_memory_is_that_of_the_rank_with_most_of_the_device_that_the_trace_names():

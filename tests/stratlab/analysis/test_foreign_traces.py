@@ -1,50 +1,44 @@
 import json
 import shutil
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stratlab import UserError
 from stratlab.analysis import run_analysis as analyze
-from stratlab.analysis.foreign_traces import Analysed, analyze_foreign, is_foreign, name_source, parse_pattern
-from stratlab.analysis.run_analysis import NoTraces
+from stratlab.analysis.foreign_traces import analyze_foreign, is_foreign, name_source, parse_pattern
 from stratlab.commands import analyze as command
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 from tests.stratlab.simulated.small import build_cpu_trace, build_gpu_trace, write_run
 
 pytestmark = pytest.mark.usefixtures("without_hta")
 
 
-def run(source: Path, output: Path, **options: Any) -> dict[str, Analysed]:
+def run(source, output, **options):
     return {one.name: one for one in analyze_foreign(source, output, **options)}
 
 
-def report(one: Analysed) -> dict[str, Any]:
+def report(one):
     assert one.report is not None, one.why
     return one.report
 
 
-def refuse(*arguments: Any, **options: Any) -> list[str]:
-    with pytest.raises((UserError, NoTraces)) as refusal:
-        run(*arguments, **options)
-    return find_codes(refusal.value)
+def refuse(*arguments, **options):
+    return find_codes(raised(run, *arguments, **options))
 
 
-def said(one: Analysed) -> dict[str, str]:
+def said(one):
     return {code: row["reason"] for row in report(one)["quality"] for code in find_codes(row["reason"])}
 
 
-def pack(folder: Path, archive: Path) -> Path:
+def pack(folder, archive):
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
         for path in sorted(folder.rglob("*")):
             out.write(path, path.relative_to(folder))
     return archive
 
 
-def write_silent(path: Path, **options: Any) -> None:
-    """A trace that tells no rank."""
+def write_silent(path, **options):
     trace = build_gpu_trace(None, **options)
     trace.head["distributedInfo"] = {}
     trace.write(path)
@@ -138,8 +132,7 @@ def test_what_cannot_be_a_source_or_a_place_says_so(tmp_path):
     assert refuse(tmp_path / "in", tmp_path / "in") == ["SL-output-is-source"]
     assert refuse(tmp_path / "in", tmp_path / "notes.txt") == ["SL-output-is-file"]
     write_run(tmp_path / "demo" / "ddp", {0: build_gpu_trace(0)})
-    assert refuse(tmp_path / "demo", out) == ["SL-source-is-comparison"]
-    assert not out.exists()
+    assert refuse(tmp_path / "demo", out) == ["SL-source-is-comparison"] and not out.exists()
 
 
 def test_what_is_a_run_of_this_lab_stays_one(tmp_path):
@@ -158,9 +151,7 @@ def test_what_is_a_run_of_this_lab_stays_one(tmp_path):
 
 def test_a_pattern_that_cannot_be_is_refused(tmp_path):
     for text in ("gpu(", "gpu", r"(a)(\d+)"):
-        with pytest.raises(UserError) as refusal:
-            parse_pattern(text)
-        assert find_codes(refusal.value) == ["SL-rank-pattern-syntax"]
+        assert find_codes(raised(parse_pattern, text)) == ["SL-rank-pattern-syntax"]
     build_gpu_trace(0).write(tmp_path / "in" / "gpua.json")
     codes = refuse(tmp_path / "in", tmp_path / "out", pattern=parse_pattern("gpu(.)"))
     assert codes == ["SL-rank-pattern-no-number"]
@@ -185,14 +176,6 @@ def test_options_that_do_not_fit_the_source(tmp_path, name, options, code):
     (tmp_path / "empty").mkdir()
     write_run(tmp_path / "ddp", {})
     build_gpu_trace(0).write(tmp_path / "only" / "traces" / "rank0.json")
-    with pytest.raises(UserError) as refusal:
-        command.analyze(tmp_path / name, **{"output": tmp_path / "out"} | options)
-    assert find_codes(refusal.value) == [code]
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
-    denied = PermissionError(13, "Permission denied")
-    monkeypatch.setattr(analyze.Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(denied))
-    with pytest.raises(UserError) as refusal:
-        analyze.make_folder(tmp_path / "a" / "b")
-    assert find_codes(refusal.value) == ["SL-analysis-unwritable"] and str(tmp_path) in str(refusal.value)
+    assert find_codes(raised(command.analyze, tmp_path / name, **{"output": tmp_path / "out"} | options)) == [
+        code
+    ]

@@ -1,28 +1,19 @@
 """Kernels by name and length: exact sums, numpy's percentiles, counts that add up over ranks."""
 
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
-from stratlab.analysis.collective_calls import CallKey, CallKind, Calls, Matching
 from stratlab.analysis.kernels import (
     EDGES_US,
-    CollectiveRow,
     CopyRow,
-    Durations,
-    KernelRow,
     build_copies,
     build_durations,
     build_kernels,
     find_short_share,
     name_copy,
-    sort_collectives,
     sum_durations,
 )
-from stratlab.analysis.lanes import build_lanes, name_collective
+from stratlab.analysis.lanes import build_lanes
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import read_rank_trace
 from stratlab.analysis.step_rows import BINS, IdleRow, build_idle
@@ -38,7 +29,7 @@ from tests.stratlab.simulated.small import (
 )
 
 
-def build(trace: TraceWriter, path: Path) -> tuple[list[KernelRow], Durations]:
+def build(trace, path):
     loaded = load_trace(trace.write(path / "rank0_trace.json"))
     lanes = build_lanes(loaded)
     return build_kernels(3, loaded, lanes), build_durations(loaded, lanes)
@@ -57,8 +48,7 @@ def test_rows(tmp_path):
         ("Memcpy HtoD (Pinned -> Device)", "copy", 1),
     ]
     gemm = rows[1]
-    assert gemm.rank == 3
-    assert (gemm.sum_ms, gemm.max_us) == (0.16275, 100.25)
+    assert gemm.rank == 3 and (gemm.sum_ms, gemm.max_us) == (0.16275, 100.25)
     assert (gemm.mean_us, gemm.p50_us) == pytest.approx((lengths_us.mean(), np.percentile(lengths_us, 50)))
     assert gemm.p95_us == pytest.approx(np.percentile(lengths_us, 95))
     assert [row.pct for row in rows] == pytest.approx([100 * x / 363.75 for x in (200, 162.75, 1)])
@@ -76,8 +66,7 @@ def test_durations_count_by_length(tmp_path):
     assert durations.compute[0] == 2, "what is shorter than the first edge counts there"
     assert durations.compute[ten - 1 : ten + 1] == [1, 2], "a bin begins at its edge"
     assert durations.comm[-1] == 1 and sum(durations.comm) == sum(durations.copy) == 1
-    assert sum(durations.kernels) == 7
-    assert durations.short == 3
+    assert sum(durations.kernels) == 7 and durations.short == 3
     assert durations.in_steps == 6, "the last one was launched after the step, the copy is none"
     assert find_short_share(durations.kernels) == pytest.approx(100 * 3 / 7)
     both = sum_durations([durations, durations])
@@ -104,7 +93,7 @@ def test_bytes_over_time(tmp_path):
     ]
 
 
-def add_copy(trace: TraceWriter, name: str, start: float, end: float, **args: int) -> None:
+def add_copy(trace, name, start, end, **args):
     category = "gpu_memset" if name.startswith("Memset") else "gpu_memcpy"
     trace.add(category, name, 1000 + start, 1000 + end, COPY_STREAM, GPU, stream=COPY_STREAM, **args)
 
@@ -116,7 +105,7 @@ def test_names():
     assert {name: name_copy(name) for name in names} == names
 
 
-def read_idle(trace: TraceWriter, folder: Path) -> list[IdleRow]:
+def read_idle(trace, folder):
     return build_idle(2, load_trace(trace.write(folder / "rank0_trace.json")))
 
 
@@ -167,7 +156,7 @@ def test_memory_curve_keeps_the_peak_per_device(tmp_path):
 AXES = {"dp_replicate": 2, "dp_shard": 1}
 
 
-def measure(folder: Path, traces: list[TraceWriter], axes: dict[str, int] = AXES) -> list[CollectiveRow]:
+def measure(folder, traces, axes=AXES):
     files = {rank: trace.write(folder / f"{rank}.json") for rank, trace in enumerate(traces)}
     return [row for rank in measure_traces(files, axes).ranks for row in rank.collectives]
 
@@ -183,7 +172,7 @@ def test_late_rank_waits_for_nobody_and_the_others_for_it(tmp_path):
     assert (early.exposed_ms, early.exposed_wait_ms) == (0.3, 0.0)
 
 
-def grouped(rank: int, groups: dict[str, tuple[list[int], float]], told: bool = True) -> TraceWriter:
+def grouped(rank, groups, told=True):
     """One step in which the rank calls an all-gather per axis; values: ranks of its group, start of the call."""
     trace = TraceWriter(rank)
     add_gpu_step(trace, 10, 1000)
@@ -191,7 +180,7 @@ def grouped(rank: int, groups: dict[str, tuple[list[int], float]], told: bool = 
         name = "ncclDevKernel_AllGather_RING_LL(x)"
         trace.kernel(name, 1430 + i, 1000 + start, 2400 + 100 * i, COMM_STREAM + 1 + i)
         if told:
-            said: dict[str, Any] = {"Collective name": "_allgather_base", "Process Group Name": str(i)}
+            said = {"Collective name": "_allgather_base", "Process Group Name": str(i)}
             said |= {"Process Group Description": f"mesh_{axis}", "Process Group Ranks": str(ranks)}
             said |= {"In msg nelems": 100, "Out msg nelems": 200, "dtype": "BFloat16"}
             trace.events[-1]["args"] |= said
@@ -229,59 +218,3 @@ def test_groups_are_matched_apart_and_named_by_their_axis(tmp_path):
     }  # fmt: skip
     assert {key for key, row in found.items() if row.arrived_last} == {("dp_shard", 1), ("dp_replicate", 2)}
     assert {row.bytes for row in found.values()} == {400}
-
-
-def test_several_groups_that_nobody_tells_apart_are_not_matched(tmp_path):
-    traces = [grouped(r, {"dp_shard": ([0, 1], 1000.0)}, told=False) for r in range(2)]
-    rows = measure(tmp_path, traces, {"dp_replicate": 2, "dp_shard": 2})
-    assert {(row.wait_ms, row.arrived_last, row.axis) for row in rows} == {(None, None, None)}
-
-
-def calls(rank: int, name: str, *durations: int) -> Calls:
-    kind = CallKind(CallKey(name_collective(name), name, ""), "")
-    starts = np.arange(len(durations), dtype=np.int64) * 100
-    ends = starts + np.array(durations)
-    return Calls(rank, [kind], np.zeros(len(durations), np.int32), starts, ends, np.full(len(durations), -1))
-
-
-@pytest.mark.parametrize(
-    ("second", "one_group"),
-    [
-        ([calls(1, "gloo:all_reduce", 3)], True),  # another number of calls
-        ([calls(1, "gloo:broadcast", 3, 4)], True),  # not on every rank
-        ([], True),  # nobody to wait for
-        ([calls(1, "gloo:all_reduce", 3, 4)], False),  # several process groups
-    ],
-)
-def test_calls_that_cannot_be_matched(second, one_group):
-    matching = Matching(one_group)
-    for item in [calls(0, "gloo:all_reduce", 1, 2), *second]:
-        matching.apply(item)
-    assert matching.take() == {}
-
-
-def test_the_longest_collective_comes_first_with_all_its_ranks():
-    rows = [("a", 1.0, 0), ("b", 5.0, 0), ("a", 2.0, 1), ("b", 0.5, 1)]
-    made: list[Any] = [
-        SimpleNamespace(name=name, axis=None, total_ms=ms, rank=rank) for name, ms, rank in rows
-    ]
-    assert [(row.name, row.rank) for row in sort_collectives(made)] == [
-        ("b", 0),
-        ("b", 1),
-        ("a", 0),
-        ("a", 1),
-    ]
-
-
-def test_one_name_per_collective():
-    names = {
-        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all_reduce",
-        "ncclKernel_ReduceScatter_RING_LL_Sum_float(ncclWorkElem)": "reduce_scatter",
-        "_allgather_base": "all_gather",
-        "gloo:reduce_scatter": "reduce_scatter",
-        "ncclDevKernel_SendRecv(x)": "send_recv",
-        "gloo:recv": "send_recv",
-        "alltoall_base": "all_to_all",
-        "ncclMystery(int)": "ncclMystery",
-    }
-    assert {text: name_collective(text) for text in names} == names

@@ -1,18 +1,10 @@
 """One rank's trace: what belongs to a step, which launch started what, which collective it is."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from stratlab.analysis import measure
 from stratlab.analysis.measure import measure_traces
-from stratlab.analysis.rank import RankAnalysis
-from stratlab.analysis.report import build_mean_row
 from stratlab_spec.trace_events import COMMUNICATION_KERNEL, COMMUNICATION_LABEL
 from tests.codes import find_codes
-from tests.stratlab.real_traces import unpack
 from tests.stratlab.simulated.small import (
     ALL_REDUCE,
     BACKWARD_THREAD,
@@ -31,10 +23,9 @@ LIGHTNING = "[pl][profile]"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 PEER, COPY = "Memcpy PtoP (Device -> Device)", "Memcpy DtoD (Device -> Device)"
 STEP = ("label", "ProfilerStep#1", 1000, 2000)
-Call = tuple[Any, ...]
 
 
-def make(*calls: Call, trace: TraceWriter | None = None) -> TraceWriter:
+def make(*calls, trace=None):
     """Calls of methods of a trace; named arguments last, in a dict."""
     made = trace or TraceWriter(0)
     for name, *given in calls:
@@ -43,12 +34,12 @@ def make(*calls: Call, trace: TraceWriter | None = None) -> TraceWriter:
     return made
 
 
-def analyse(trace: TraceWriter, folder: Path) -> RankAnalysis:
+def analyse(trace, folder):
     (rank,) = measure_traces({0: trace.write(folder / "rank0_trace.json")}).ranks
     return rank
 
 
-def tell(rank: RankAnalysis) -> dict[str, Any]:
+def tell(rank):
     """Of its rows each column; and what else cases look at."""
     columns = {name: [getattr(row, name) for row in rank.rows] for name in vars(rank.rows[0])}
     told = [finding.reason for finding in rank.findings]
@@ -63,7 +54,7 @@ def tell(rank: RankAnalysis) -> dict[str, Any]:
     }
 
 
-def build_in_flight(until: float, **numbered: int) -> TraceWriter:
+def build_in_flight(until, **numbered):
     """Two steps of 400 us of GPU time, which begin on the GPU when it has ended what was in flight."""
     trace = make(
         ("add", "kernel", "gemm", 1001, 1000 + until, 7, GPU, {"device": 0, "stream": 7, **numbered})
@@ -80,7 +71,7 @@ def build_in_flight(until: float, **numbered: int) -> TraceWriter:
     return trace
 
 
-def build_lost_launch() -> TraceWriter:
+def build_lost_launch():
     """In the middle: the number of the call tells it from what was in flight."""
     place = {"device": 0, "stream": 9, "correlation": 12}
     trace = make(
@@ -91,14 +82,14 @@ def build_lost_launch() -> TraceWriter:
     return trace
 
 
-def build_unlabelled() -> TraceWriter:
+def build_unlabelled():
     trace = build_gpu_trace(0)
     trace.events = [event for event in trace.events if event["cat"] != "user_annotation"]
     place = {"stream": COMPUTE_STREAM}
     return make(("add", "kernel", "gemm", 5000.5, 5100.5, COMPUTE_STREAM, GPU, place), trace=trace)
 
 
-def build_apart() -> TraceWriter:
+def build_apart():
     """A validation between two recorded steps must not look like a slow step."""
     trace = TraceWriter(0)
     add_gpu_step(trace, 10, 1000)
@@ -107,7 +98,7 @@ def build_apart() -> TraceWriter:
     return trace
 
 
-def build_data_before() -> TraceWriter:
+def build_data_before():
     trace = TraceWriter(0)
     for at in (1000, 3000):
         trace.label("## Data Loading ##", at, at + 300)
@@ -115,7 +106,7 @@ def build_data_before() -> TraceWriter:
     return trace
 
 
-def build_behind() -> TraceWriter:
+def build_behind():
     """Steps of 100 us on the host. Each kernel begins when the one before it ends; the last is of no step."""
     times = [(5, 20, 70), (99.999, 70, 150), (100, 150, 260), (130, 260, 261), (199.999, 261, 333)]
     times += [(200, 333, 334), (299.999, 334, 400), (300, 400, 777)]
@@ -123,23 +114,23 @@ def build_behind() -> TraceWriter:
     return make(*labels, *(("kernel", "gemm", *(1000 + at for at in each)) for each in times))
 
 
-def build_idle_gpu() -> TraceWriter:
+def build_idle_gpu():
     trace = build_cpu_trace(0)
     trace.head["deviceProperties"] = [{"id": 0, "name": "idle GPU"}]
     return trace
 
 
-def build_doubled() -> TraceWriter:
+def build_doubled():
     trace = build_gpu_trace(0)
     trace.events += [event for event in trace.events if event["cat"] == "kernel"][:2]
     return trace
 
 
-def load_data(label: str) -> TraceWriter:
+def load_data(label):
     return make(STEP, ("label", label, 1000, 1300), ("kernel", "gemm", 1310, 1320, 1900))
 
 
-def close(inner: str) -> TraceWriter:
+def close(inner):
     """Lightning gives `Optimizer.step` a closure that trains: it tells no phase."""
     labels = ("label", "Optimizer.step#SGD.step", 1100, 1950), ("label", inner, 1110, 1400)
     return make(STEP, *labels, ("kernel", "gemm", 1310, 1320, 1900))
@@ -157,7 +148,7 @@ IN_FLIGHT = {
 IN_FLIGHT |= {"told": ["1", "5"], "in_steps": 4}
 DATA = {"data_ms": [0.3], "data_wait_ms": [0.3]}
 
-TRACES: dict[str, tuple[Callable[[], TraceWriter], dict[str, Any]]] = {
+TRACES = {
     "a step": (lambda: build_gpu_trace(0), {"step": [10, 11, 12], "source": "gpu", "codes": []}
                | {name: [ms] * 3 for name, ms in STEP_MS.items()}),
     # the GPU works 700 us behind: kernels of a step run under the next label; the first waits 700 us more
@@ -225,12 +216,6 @@ def test_a_small_trace(name, tmp_path):
         assert sum(parts) == pytest.approx(step, abs=1e-9)
 
 
-def test_launches_without_kernels_of_a_real_trace(tmp_path):
-    (rank,) = measure_traces(unpack("launches_without_kernels", tmp_path)).ranks
-    assert build_mean_row([rank], {}, 1)["unrecorded_launches"] == 77  # by hand
-    assert "SL-launches-unrecorded" in tell(rank)["codes"] and "77" in tell(rank)["told"]
-
-
 def test_overlapping_steps_of_one_number_are_refused(tmp_path):
     trace = make(
         ("add", "user_annotation", "## Training Step 11 ##", 6100, 7100, 9, 9), trace=build_gpu_trace(0)
@@ -239,18 +224,7 @@ def test_overlapping_steps_of_one_number_are_refused(tmp_path):
     assert not found.ranks and find_codes(found.findings[0].reason) == ["SL-step-at-once"]
 
 
-@pytest.mark.parametrize("processes", [None, 2])
-def test_small_traces_and_a_pod_without_semaphores_start_no_process(tmp_path, monkeypatch, processes):
-    def refuse(*_: object, **__: object) -> None:
-        assert processes
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(measure, "ProcessPoolExecutor", refuse)
-    files = {rank: build_cpu_trace(rank).write(tmp_path / f"{rank}.json") for rank in range(2)}
-    assert len(measure_traces(files, {"dp_replicate": 2}, processes=processes).ranks) == 2
-
-
-def launch(*labels: tuple[str, str, dict[str, Any]], name: str = SEND_RECV, **said: Any) -> TraceWriter:
+def launch(*labels, name=SEND_RECV, **said):
     """A step with one GPU event, launched at 1100 us within labels of (category, name, args); it says `said`."""
     trace = make(STEP)
     trace.head["deviceProperties"] = [{"id": 0}]  # as of every real GPU: most operators are not kept
@@ -267,7 +241,7 @@ RECORD = ("cpu_op", "record_param_comms", {"Collective name": "all_to_allv", "Pr
 GATHER = {"Collective name": "_allgather_base", "Process Group Name": "5"}
 
 
-def op(name: str, category: str = "cpu_op") -> tuple[str, str, dict[str, Any]]:
+def op(name, category="cpu_op"):
     return category, name, {}
 
 
@@ -301,20 +275,6 @@ def test_label_on_another_thread_or_before_the_launch_is_none(tmp_path):
     for thread, end in ((BACKWARD_THREAD, 1150), (HOST, 1099)):
         trace = make(("add", "user_annotation", "nccl:all_to_all", 1050, end, thread, HOST), trace=launch())
         assert [*tell(analyse(trace, tmp_path))["collectives"]] == ["send_recv"]
-
-
-@pytest.mark.parametrize("runtime", ["xpu_runtime", "hip_driver", "something new"])
-def test_any_host_event_with_the_correlation_id_is_the_launch(tmp_path, runtime):
-    trace = make(
-        ("add", "overhead", "Activity Buffer Request", 1020, 1030, HOST, HOST), trace=launch(name="gemm")
-    )
-    for event in trace.events:
-        event["cat"] = runtime if event["cat"] == "cuda_runtime" else event["cat"]
-    (row,) = analyse(trace, tmp_path).rows
-    assert (row.host_wait_ms, row.launch_wait_ms) == pytest.approx((0.1 + 0.5, 0.1))
-    other = ("add", "overhead", "Activity Buffer Request", 1020, 1030, HOST, HOST, {"correlation": 7})
-    (row,) = analyse(make(other, trace=launch(name="gemm")), tmp_path).rows
-    assert row.launch_wait_ms == pytest.approx(0.1), "a runtime's call comes before other events of its id"
 
 
 TALK = """mscclKernel_Sum_half_Simple multimem_all_gather_kernel userbuffers_fp16_sum_inplace_gpu_rr

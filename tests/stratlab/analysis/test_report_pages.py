@@ -5,27 +5,14 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stratlab.analysis.advice_rules import DOUBTS
-from stratlab.analysis.report_pages import ADVISED_BY, OF_SETTINGS, build_html, build_markdown, say_unadvised
+from stratlab.analysis.report_pages import OF_SETTINGS, build_html, build_markdown
 from stratlab.analysis.run_facts import build_foreign_facts, read_facts
-from stratlab.analysis.summaries import (
-    build_answer,
-    build_origin,
-    build_phase_parts,
-    build_rank_parts,
-    build_trust,
-    choose_ranks,
-    say_run,
-    sum_named_parts,
-)
+from stratlab.analysis.summaries import build_origin, choose_ranks
 from stratlab.drawing import escape_markdown as escape
-from stratlab_spec.step_parts import COLOURS, split_step
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example, build_example_ranks
-from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.pinned import check_pinned, outline
 
 RULE = {
@@ -40,7 +27,7 @@ LAYOUT = {"name": "pp2.tp2+sp", "dimensions": 4, "missing": ["data"], "degenerat
 LAYOUT |= {"sequence_parallel": True, "reason": f"4D {HOSTILE}"}
 
 
-def write_page(report: dict[str, Any], folder: Path, **files: Any) -> str:
+def write_page(report, folder, **files):
     run = folder / "run"
     run.mkdir(exist_ok=True)
     for name, content in ({"config": {"run": "run"}} | files).items():
@@ -48,15 +35,10 @@ def write_page(report: dict[str, Any], folder: Path, **files: Any) -> str:
     return build_html(report, read_facts(run), build_example_ranks(report), run / "analysis")
 
 
-def find_sections(html: str) -> dict[str, str]:
-    found = re.findall(r'<section id="s\d+">\s*(?:<h2>.*?</h2>)?(.*?)</section>', html, re.S)
-    return dict(zip(re.findall(r"<h2>(.*?)</h2>", html), found, strict=True))
-
-
-def write_metrics(folder: Path) -> dict[str, Any]:
+def write_metrics(folder):
     """Losses, one of them made again, the power of two GPUs, and a line that is cut; returns a test of two classes."""
     (folder / "run").mkdir()
-    lines: list[dict[str, Any]] = [{"kind": "train", "step": step, "loss": 2.0 / step} for step in (1, 2, 3)]
+    lines = [{"kind": "train", "step": step, "loss": 2.0 / step} for step in (1, 2, 3)]
     lines += [{"kind": "train", "step": 3, "loss": 0.25}, {"kind": "eval", "step": 3, "validation_loss": 0.5}]
     for step, power in ((10, 540.0), (20, 610.0)):
         told = {
@@ -69,15 +51,14 @@ def write_metrics(folder: Path) -> dict[str, Any]:
     return evaluation | {"class_names": ["cat", HOSTILE], "confusion_matrix": [[17, 3], [0, 10]]}
 
 
-def build_partly(ranks: int = 130) -> dict[str, Any]:
-    """Of a large run, with a finding for each rank."""
+def build_partly(ranks=130):
     report = build_example(ranks=ranks, slow={17: 1.2, 100: 0.8})
     rows = [{"action": "noted", "reason": "x", "file": f"rank{r}.json", "rank": r} for r in range(ranks)]
     report["quality"] = [*rows, {"action": "skipped", "reason": "is empty", "file": "f", "rank": 101}]
     return report
 
 
-def build_silent() -> dict[str, Any]:
+def build_silent():
     """A column of which no row knows anything, and analyses of HTA that do not apply to the traces."""
     report = build_example()
     for row in report["collectives"]:
@@ -87,7 +68,7 @@ def build_silent() -> dict[str, Any]:
     return report
 
 
-def build_clocks(late_ms: int, compared: bool) -> str:
+def build_clocks(late_ms, compared):
     """Rank 1 begins so late, by a clock that is 4 ms ahead; a start beyond the step is no start of this step."""
     report = build_example()
     report["clocks"] |= {"offsets_ms": {"0": 0.0, "1": 4.0}, "residual_ms": 0.1 if compared else None}
@@ -97,7 +78,7 @@ def build_clocks(late_ms: int, compared: bool) -> str:
     return build_html(report, build_foreign_facts(Path(), "d", None, None, []), drawn)
 
 
-PAGES: dict[str, Any] = {
+PAGES = {
     "two GPUs": lambda at: write_page(build_example() | {"recommendations": [RULE, RULE | {"rule": "R7", "settings": {},
                                       "at_most_ms": None}]}, at),
     "a pipeline on a CPU": lambda at: write_page(build_example("cpu", ranks=16, pp=4), at),
@@ -127,57 +108,6 @@ def test_a_page_has_the_numbers_that_it_had(name, tmp_path):
     assert len(html) < (1_000_000 if "130" in name or "pipeline" in name else 500_000)
 
 
-def test_how_far_the_numbers_can_be_trusted():
-    report = build_example()
-    for row in report["steps"]:
-        row["compute_ms"] += 2.0 * (row["step"] - 10)
-    told = build_trust(report)
-    assert "3 recorded steps on 2 ranks" in told[0] and "100.0 ms to 104.0 ms" in told[0]
-    assert "95.0 ms" in told[1] and "1.05" in told[1] and "Rank 0" in told[2]
-    assert "103.0 ms" in build_trust(report, 103.0)[1]
-    assert "30 %" in say_run(report, {"cpu_pressure_pct": 30.4, "other_cpu_pct": 7.0})
-    assert "7 %" in say_run(report, {"cpu_pressure_pct": None, "other_cpu_pct": 7.0})
-    report["mean"]["slowest_rank"] = report["run"]["step_time_ms_p50"] = None
-    report["quality"] = [{"action": action} for action in ("noted", "skipped", "noted")]
-    assert len(build_trust(report)) == 1
-    assert "3 findings" in say_run(report, {}) and "1 left out" in say_run(report, {})
-
-
-def test_the_largest_part_has_advice_or_a_reason_for_none():
-    report = build_example()
-    largest = next(iter(sum_named_parts(report)))
-    entry = RULE | {"evidence": dict.fromkeys(ADVISED_BY[largest], 1.0)}
-    assert ADVISED_BY.keys() == COLOURS.keys() and ADVISED_BY[largest]
-    assert largest in say_unadvised(report, [RULE | {"evidence": {}}])
-    assert not say_unadvised(report, [entry]) and say_unadvised(report, [entry | {"rule": DOUBTS}])
-
-
-def test_parts_have_one_colour_in_all_charts(tmp_path):
-    """Every key and every bar, over all charts but those of memory, whose lines are ranks."""
-    found: dict[str, set[str]] = {}
-    for title, section in find_sections(write_page(build_example(pp=4, ranks=4), tmp_path)).items():
-        if title != "Memory":
-            for colour, name in re.findall(r'class="f(\d)"></rect><text[^>]*>([^<\d]+)', section):
-                found.setdefault(name.strip(), set()).add(colour)
-            for colour, name in re.findall(r'class="f(\d)"><title>[^,<]*, ([a-z ]+):', section):
-                found.setdefault(name, set()).add(colour)
-    assert len(found) >= 8 and {len(colours) for colours in found.values()} == {1}
-    colours = [colour for name, (colour,) in found.items() if name != "hidden under compute"]
-    assert len(set(colours)) == len(colours)
-    for name in ("compute", "communication", "pipeline bubble"):
-        assert found[name] == {str(COLOURS[name])}
-
-
-def test_bars_sum_to_the_step():
-    report = build_example(pp=4, ranks=3, slow={1: 1.5})
-    for rank, parts in build_rank_parts(report).items():
-        assert sum(parts.values()) == pytest.approx(report["ranks"][rank]["step_ms"])  # type: ignore[arg-type]
-    phases = build_phase_parts(report)
-    mean = sum(row["step_ms"] for row in report["ranks"]) / 3
-    assert sum(sum(parts.values()) for parts in phases.values()) == pytest.approx(mean)  # type: ignore[arg-type]
-    assert split_step({"compute_ms": 1.0})["communication"] is None
-
-
 def test_the_extremes_are_among_the_ranks_that_are_drawn():
     report = build_example(ranks=100)
     report["ranks"][28]["step_ms"], report["ranks"][29]["step_ms"] = 130.0, 70.0
@@ -192,12 +122,12 @@ def test_the_extremes_are_among_the_ranks_that_are_drawn():
 
 
 class Elements(HTMLParser):
-    def __init__(self, html: str) -> None:
+    def __init__(self, html):
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.found = []
         self.feed(html)
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attributes):
         self.found.append((tag, dict(attributes)))
 
 
@@ -225,7 +155,7 @@ def test_the_example_has_the_keys_of_a_real_report(plain_report):
     assert find_keys(build_example()) == find_keys(plain_report)
 
 
-def find_keys(content: Any, path: str = "") -> set[str]:
+def find_keys(content, path=""):
     """Paths of all keys; of a list the first entry counts. Left out: what an empty list would hold, ranks as keys."""
     if isinstance(content, dict):
         named = {k: v for k, v in content.items() if not k.isdigit()}
@@ -251,23 +181,10 @@ def test_nothing_from_outside_is_markup_in_the_summary():
     assert title.endswith(escape(evil)) and escape("a|b_*\n<") == "a\\|b\\_\\* \\<"
 
 
-def build_foreign(source: str = "gpu") -> dict[str, Any]:
-    """Of traces that tell nothing of their run."""
+def build_foreign(source="gpu"):
     report = build_example(source, ranks=1)
     told = {"finished": None, "run": "d", "axes": {}}
     return report | {"run": {**dict.fromkeys(report["run"]), **told}, "backend": None, "device": None}
-
-
-def test_the_terminal_counts_as_one_does_and_says_what_is_not_in_it():
-    report = build_foreign()
-    row = {"action": "skipped", "reason": "empty file", "file": "worker2.json", "rank": 2}
-    report["quality"] = [row | {"action": "noted"}, row, row | {"file": None}, row | {"rank": None}]
-    report["mean"] |= {"steps": 4, "ranks": 2}
-    answer = build_answer({**report, "backend": "nccl", "device": "A100"})
-    assert all(word in answer[0] for word in ("4 steps on 2 ranks", "nccl", "A100"))
-    told = [("worker2.json" in line, "rank 2" in line, "empty file" in line) for line in answer[2:]]
-    assert told == [(True, True, True), (False, True, True), (True, False, True)]
-    assert "2 more" in build_answer({**report, "quality": [row] * 7})[-1]
 
 
 @pytest.mark.parametrize("source", ["gpu", "cpu"])
@@ -277,21 +194,3 @@ def test_no_page_of_foreign_traces_names_what_it_does_not_know(source, tmp_path)
     for text in (build_html(report, facts, []), build_markdown(report), build_origin(report)):
         assert "unknown" not in text and "None" not in text and OF_SETTINGS not in text
     assert OF_SETTINGS in build_html(report | {"recommendations": [RULE]}, facts, [])
-
-
-def test_what_lies_in_the_run_directory_is_linked_and_nothing_else(tmp_path):
-    run = build_run_dir(tmp_path / "demo", "ddp", "ddp")
-
-    def draw() -> str:
-        report = build_example()
-        return build_html(report, read_facts(run), build_example_ranks(report), run / "analysis")
-
-    head = draw().partition("<nav")[0]
-    for place in ("merged_trace.json.gz", "../traces/rank0_trace.json", "../ranks/rank1.log"):
-        assert f'<a class="file" href="{place}">' in head
-    assert 'href="http://mlflow:5000/#/experiments/1/runs/id-ddp"' in head and '<p class="back"></p>' in head
-    (tmp_path / "demo" / "report").mkdir()
-    (tmp_path / "demo" / "report" / "report.html").touch()
-    assert '<p class="back"><a class="file" href="../../report/report.html">' in draw()
-    head = write_page(build_example(), tmp_path).partition("<nav")[0]
-    assert "Logs" not in head and "MLflow" not in head and "rank 0</a>" not in head

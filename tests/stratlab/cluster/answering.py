@@ -1,7 +1,5 @@
 """A connection whose API server answers what it was given: for whoever only reads."""
 
-from typing import Any
-
 from stratlab.cluster import ClusterError
 from tests.stratlab.cluster.fake_api import matches
 
@@ -9,13 +7,13 @@ from tests.stratlab.cluster.fake_api import matches
 class Answering:
     """Has `things`: path -> object, list, or the status of its refusal."""
 
-    def __init__(self, **things: Any) -> None:
-        self.things: dict[str, Any] = things
+    def __init__(self, **things):
+        self.things = things
         self.client = None
         self.namespace = "lab"
         self.core, self.jobs = "/api/v1/namespaces/lab", "/apis/batch/v1/namespaces/lab/jobs"
 
-    def get(self, path: str, query: dict[str, str] | None = None) -> dict[str, Any]:
+    def get(self, path, query=None):
         thing = self.things.get(path, 404)
         if isinstance(thing, int):
             raise ClusterError("said no", thing)

@@ -5,12 +5,13 @@ It knows only what these tests need: collections in memory, one resourceVersion 
 
 import contextlib
 import copy
+import functools
 import json
 import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -40,7 +41,7 @@ class FakeApi:
     fault: Callable[[str, dict[str, str]], Fault | None] = lambda path, query: None
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def put(self, collection: str, thing: dict[str, Any]) -> dict[str, Any]:
+    def put(self, collection, thing):
         """Creates or replaces by name; keeps the uid of what is there."""
         with self.changed:
             things = self.collections.setdefault(collection, {})
@@ -55,19 +56,19 @@ class FakeApi:
             self._record(collection, "MODIFIED" if before else "ADDED", thing)
             return thing
 
-    def delete(self, collection: str, name: str) -> None:
+    def delete(self, collection, name):
         with self.changed:
             thing = copy.deepcopy(self.collections[collection].pop(name))
             self.version += 1
             thing["metadata"]["resourceVersion"] = str(self.version)
             self._record(collection, "DELETED", thing)
 
-    def compact(self) -> None:
+    def compact(self):
         """Forgets the past: a watch from before now is answered with 410."""
         with self.changed:
             self.oldest = self.version
 
-    def log(self, pod: str, line: str, container: str = "pytorch") -> None:
+    def log(self, pod, line, container="pytorch"):
         """Adds a line to a pod's log, with the kubelet's time in front."""
         with self.changed:
             lines = self.logs.setdefault((pod, container), [])
@@ -76,7 +77,7 @@ class FakeApi:
             lines.append(f"{stamp}.{nanoseconds % 10**9:09d}".rstrip("0") + f"Z {line}")
             self.changed.notify_all()
 
-    def _record(self, collection: str, kind: str, thing: dict[str, Any]) -> None:
+    def _record(self, collection, kind, thing):
         self.history.append((self.version, collection, kind, thing))
         self.changed.notify_all()
 
@@ -85,10 +86,10 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     api: FakeApi
 
-    def log_message(self, format: str, *arguments: Any) -> None:
+    def log_message(self, format, *arguments):
         pass
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         split = urlsplit(self.path)
         path, query = split.path, dict(parse_qsl(split.query))
         self.api.requests.append((path, query, self.headers.get("Authorization", "")))
@@ -116,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(404, f'"{name}" not found')
 
-    def do_PATCH(self) -> None:
+    def do_PATCH(self):
         """A merge of what is sent, one level below the top: spec.suspend, metadata.labels."""
         change = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         path = urlsplit(self.path).path
@@ -131,35 +132,25 @@ class Handler(BaseHTTPRequestHandler):
                 held[field_name] = held.get(field_name, {}) | value if isinstance(value, dict) else value
         self._json(200, self.api.put(collection, thing))
 
-    def _list(self, path: str, query: dict[str, str], fault: Fault) -> None:
+    def _list(self, path, query, fault):
         with self.api.changed:
             things = [t for t in self.api.collections.get(path, {}).values() if matches(t, query)]
             body = {"metadata": {"resourceVersion": str(self.api.version)}, "items": things}
-            text = json.dumps(body).encode()
-        text = fault.get("garbled", text)
-        if "cut" in fault:
-            self._head(200, len(text))
-            self.wfile.write(text[: len(text) // 2])
-            self.close_connection = True
-            return
+            text = fault.get("garbled", json.dumps(body).encode())
         self._head(200, len(text))
-        self.wfile.write(text)
+        self.wfile.write(text[: len(text) // 2] if "cut" in fault else text)
+        self.close_connection |= "cut" in fault
 
-    def _watch(self, path: str, query: dict[str, str], fault: Fault) -> None:
-        sent, left, end = (
-            int(query["resourceVersion"]),
-            fault.get("cut"),
-            time.monotonic() + float(query.get("timeoutSeconds", "300")),
-        )
+    def _watch(self, path, query, fault):
+        sent, left = int(query["resourceVersion"]), fault.get("cut")
+        end = time.monotonic() + float(query.get("timeoutSeconds", "300"))
         if sent < self.api.oldest:
             gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
             if fault.get("plain_410"):
-                self._answer(410, "too old resource version")
-            else:
-                self._head(200)
-                self._chunk(json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n")
-                self._chunk(b"")
-            return
+                return self._answer(410, gone["message"])
+            self._head(200)
+            self._chunk(json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n")
+            return self._chunk(b"")
         self._head(200)
         if "garbled" in fault:
             self._chunk(fault["garbled"] + b"\n")
@@ -182,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
                 sent, left = number, None if left is None else left - 1
         self._chunk(b"")
 
-    def _log(self, path: str, query: dict[str, str], fault: Fault) -> None:
+    def _log(self, path, query, fault):
         key = (path.split("/")[-2], query.get("container", ""))
         if query.get("previous") == "true":
             key = (key[0], key[1] + " previous")
@@ -211,11 +202,11 @@ class Handler(BaseHTTPRequestHandler):
                 told, left = told + 1, None if left is None else left - 1
         self._chunk(b"")
 
-    def _is_over(self, path: str) -> bool:
+    def _is_over(self, path):
         pod = self.api.collections.get(path.rsplit("/", 2)[0], {}).get(path.split("/")[-2])
         return pod is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
-    def _head(self, status: int, length: int | None = None, headers: dict[str, str] | None = None) -> None:
+    def _head(self, status, length=None, headers=None):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         for name, value in (headers or {}).items():
@@ -226,51 +217,42 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(length))
         self.end_headers()
 
-    def _chunk(self, data: bytes) -> None:
+    def _chunk(self, data):
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
-    def _answer(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+    def _answer(self, status, message, headers=None):
         self._json(status, {"kind": "Status", "code": status, "message": message}, headers)
 
-    def _json(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
+    def _json(self, status, body, headers=None):
         text = json.dumps(body).encode()
         self._head(status, len(text), headers)
         self.wfile.write(text)
 
 
-def matches(thing: dict[str, Any], query: dict[str, str]) -> bool:
-    """Selectors by equality and its opposite, joined by commas."""
-    labels = thing["metadata"].get("labels") or {}
-    for name, is_equal, value in read_selector(query.get("labelSelector", "")):
-        if (labels.get(name) == value) is not is_equal:
-            return False
-    for name, is_equal, value in read_selector(query.get("fieldSelector", "")):
-        found: Any = thing
-        for step in name.split("."):
-            found = (found or {}).get(step)
-        if (found == value) is not is_equal:
-            return False
+def matches(thing, query):
+    """Selectors by equality and its opposite, joined by commas; one of another kind fails the request."""
+    for kind in ("labelSelector", "fieldSelector"):
+        for part in filter(None, query.get(kind, "").split(",")):
+            name, differs, value = re.fullmatch(r"([\w./-]+)(!?)==?([\w.-]*)", part).groups()
+            if kind == "labelSelector":
+                held = (thing["metadata"].get("labels") or {}).get(name)
+            else:
+                held = functools.reduce(lambda at, step: (at or {}).get(step), name.split("."), thing)
+            if (held == value) is bool(differs):
+                return False
     return True
-
-
-def read_selector(text: str) -> Iterator[tuple[str, bool, str]]:
-    """(name, whether it must be equal, value) of each part; a kind that is not known fails the request."""
-    for part in filter(None, text.split(",")):
-        found = re.fullmatch(r"([\w./-]+)(==?|!=)([\w.-]*)", part)
-        assert found, f"{part}: this stand-in knows no such selector"
-        yield found[1], found[2] != "!=", found[3]
 
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         pass  # a client that went away
 
 
 @contextlib.contextmanager
-def serve(api: FakeApi) -> Iterator[str]:
+def serve(api):
     """The address of a server for `api`."""
     server = Server(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"api": api}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -286,7 +268,7 @@ def serve(api: FakeApi) -> Iterator[str]:
         server.server_close()
 
 
-def connect_to(address: str) -> Connection:
+def connect_to(address):
     configuration = Configuration(host=address)
     configuration.retries, configuration.proxy = RETRIES, None
     return Connection(ApiClient(configuration), "lab", "a test")

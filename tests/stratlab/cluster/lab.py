@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +15,7 @@ Lab = tuple[Connection, Kubelet]
 
 
 @pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def lab(monkeypatch):
     """Whoever connects meets it. Mount the volume at a folder of this machine."""
     api = FakeApi()
     with run_kubelet(api) as pair:

@@ -4,29 +4,27 @@ import itertools
 import random
 import threading
 import time
-from collections import Counter
-from typing import Any
 
 import pytest
 
-from stratlab.cluster import ClusterError, watching
+from stratlab.cluster import ClusterError
 from stratlab.cluster import connection as connecting
-from stratlab.cluster.connection import Connection, Patience
+from stratlab.cluster.connection import Patience
 from stratlab.cluster.watching import ADDED, DELETED, MODIFIED, SYNCED, watch
-from tests.stratlab.cluster.fake_api import FakeApi, Fault, serve
+from tests.stratlab.cluster.fake_api import serve
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
 
 
-def job(name: str, **facts: Any) -> dict[str, Any]:
+def job(name, **facts):
     return {"metadata": {"name": name, "labels": {"run": name}}, **facts}
 
 
-def soon(seconds: float = 20.0, **options: Any) -> Patience:
+def soon(seconds=20.0, **options):
     return Patience(deadline=time.monotonic() + seconds, pause_s=0.002, **options)
 
 
-def tell(changes: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, str]]:
+def tell(changes):
     return [(kind, thing["metadata"]["name"] if thing else "") for kind, thing in changes]
 
 
@@ -37,31 +35,9 @@ def test_it_is_a_watch_and_no_poll(api, connection):
     assert len(api.requests) == 2, "one list, one watch"
     assert 0.5 < time.monotonic() - started < 2.5
     api.fault = lambda path, query: {"status": 503}
-    said: list[str] = []
+    said = []
     assert list(watch(connection, JOBS, patience=soon(0.7, say=said.append))) == []
     assert time.monotonic() - started < 5 and len(said) == 1
-
-
-def test_a_dead_connection_is_noticed(api, connection, monkeypatch):
-    monkeypatch.setattr(watching, "SILENCE_S", 0.4)
-    api.put(JOBS, job("a"))
-    hung = threading.Event()
-
-    def fault(path: str, query: dict[str, str]) -> Fault | None:
-        if "watch" in query and not hung.is_set():
-            hung.set()
-            time.sleep(1.5)
-        return None
-
-    api.fault = fault
-    seen = []
-    for change in watch(connection, JOBS, patience=soon()):
-        seen.append(change)
-        if change[0] == SYNCED:
-            api.put(JOBS, job("a", spec=2))
-        if change[0] == MODIFIED:
-            break
-    assert hung.is_set() and tell(seen)[-1] == (MODIFIED, "a")
 
 
 def test_a_denial_is_final_at_first_and_later_after_some_tries(api, connection):
@@ -108,7 +84,7 @@ def test_the_token_is_read_again_for_every_request(api, tmp_path):
 def test_after_410_only_what_differs_is_told(api, connection, plain):
     api.put(JOBS, job("a"))
 
-    def forget(path: str, query: dict[str, str]) -> Fault:
+    def forget(path, query):
         if "watch" in query and "a" in api.collections[JOBS]:
             api.put(JOBS, job("b"))
             api.delete(JOBS, "a")
@@ -123,54 +99,33 @@ def test_after_410_only_what_differs_is_told(api, connection, plain):
 
 def test_hundreds_of_disconnects_lose_and_double_nothing(api, connection):
     """Every change is told exactly once and in order, as long as the server remembers the past (no 410)."""
-    disconnects = churn(api, connection, 0)
-    assert disconnects >= 100, "the faults did not happen"
+    chance, count, broken = random.Random(0), itertools.count(), []
 
-
-def churn(api: FakeApi, connection: Connection, seed: int) -> int:
-    """Random changes, random faults; returns how many connections were broken or refused."""
-    chance = random.Random(seed)
-    count = itertools.count()
-    broken: Counter[str] = Counter()
-
-    def fault(path: str, query: dict[str, str]) -> Fault | None:
-        kind = chance.choice(["drop", "status", "cut", "cut", "cut", "half", "end"])
+    def fault(path, query):
         if "watch" not in query and chance.random() < 0.7:  # else the list never comes through
             return None
-        broken[kind] += 1
-        match kind:
-            case "drop":
-                return {"drop": True}
-            case "status":
-                return {"status": chance.choice([429, 500, 502, 503, 504])}
-            case "cut":
-                return {"cut": chance.randrange(4)}
-            case "half":
-                return {"cut": chance.randrange(3), "half": True}
-        return {"cut": 0} if "watch" in query else None
+        status, cut = chance.choice([429, 500, 502, 503, 504]), chance.randrange(4)
+        faults = [{"drop": True}, {"status": status}, *[{"cut": cut}] * 3, {"cut": cut, "half": True}]
+        broken.append(chance.choice([*faults, {"cut": 0} if "watch" in query else None]))
+        return broken[-1]
 
-    def change() -> None:
+    def change():
         names = list(api.collections.get(JOBS, {}))
         if names and chance.random() < 0.2:
             api.delete(JOBS, chance.choice(names))
         else:
             api.put(JOBS, job(f"job-{chance.randrange(6)}", spec=next(count)))
 
-    for _ in range(5):
-        change()
-    before = len(api.history)
-    api.fault = fault
-    stop = threading.Event()
-
-    def write() -> None:
+    def write():
         for _ in range(200):
             change()
-            if chance.random() < 0.5:
-                time.sleep(0.002)
+            time.sleep(0.002 * (chance.random() < 0.5))
         api.put(JOBS, job("last"))
 
-    thread = threading.Thread(target=write)
-    seen: list[tuple[str, dict[str, Any]]] = []
+    for _ in range(5):
+        change()
+    before, api.fault = len(api.history), fault
+    thread, stop, seen = threading.Thread(target=write), threading.Event(), []
     for kind, thing in watch(connection, JOBS, patience=soon(60, stop=stop)):
         seen.append((kind, thing))
         if kind == SYNCED:
@@ -178,11 +133,8 @@ def churn(api: FakeApi, connection: Connection, seed: int) -> int:
         elif thing["metadata"]["name"] == "last":
             break
     thread.join()
-    model: dict[str, dict[str, Any]] = {}
-    newest: dict[str, int] = {}
-    for kind, thing in seen:
-        if kind == SYNCED:
-            continue
+    model, newest = {}, {}
+    for kind, thing in ((kind, thing) for kind, thing in seen if kind != SYNCED):
         uid, number = thing["metadata"]["uid"], int(thing["metadata"]["resourceVersion"])
         assert (uid in model) == (kind != ADDED), kind
         if kind == DELETED:
@@ -194,7 +146,7 @@ def churn(api: FakeApi, connection: Connection, seed: int) -> int:
     told = [(kind, thing["metadata"]["resourceVersion"]) for kind, thing in seen if kind != SYNCED]
     first = [kind for kind, _ in seen].index(SYNCED)
     assert told[first:] == [(kind, str(number)) for number, _, kind, _ in api.history[before:]]
-    return broken.total()
+    assert len(broken) >= 100, "the faults did not happen"
 
 
 GARBLED = (
@@ -209,12 +161,12 @@ def test_what_is_no_change_of_an_object_costs_nothing(api, connection, line):
     api.put(JOBS, job("a"))
     faults = {"list": [{"garbled": line}], "watch": [{"garbled": line}]}
 
-    def fault(path: str, query: dict[str, str]) -> Fault | None:
+    def fault(path, query):
         left = faults["watch" if "watch" in query else "list"]
         return left.pop() if left else None
 
     api.fault = fault
-    said: list[str] = []
+    said = []
     seen = []
     for change in watch(connection, JOBS, patience=soon(say=said.append)):
         seen.append(change)
@@ -222,6 +174,5 @@ def test_what_is_no_change_of_an_object_costs_nothing(api, connection, line):
             api.put(JOBS, job("b"))
         if len(seen) == 3:
             break
-    assert tell(seen) == [(ADDED, "a"), (SYNCED, ""), (ADDED, "b")]
-    assert faults == {"list": [], "watch": []}
+    assert tell(seen) == [(ADDED, "a"), (SYNCED, ""), (ADDED, "b")] and faults == {"list": [], "watch": []}
     assert len(said) == 1

@@ -1,7 +1,5 @@
 """What the custom resources of four operators say, and which pod is which."""
 
-from typing import Any
-
 import pytest
 
 from stratlab.cluster import ClusterError
@@ -9,23 +7,16 @@ from stratlab.cluster import volume_pod as module
 from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.pods import console_pod, node_rank, place_of, training_container
 from stratlab.cluster.volume_pod import find_place
-from stratlab.cluster.workloads import (
-    APIS,
-    RunAnnotations,
-    Workload,
-    find_workload,
-    list_workloads,
-    read_state,
-)
+from stratlab.cluster.workloads import APIS, Workload, find_workload, list_workloads, read_state
 from tests.stratlab.watch.objects import build_run
 
 
-def conditions(*that_hold: str, **others: bool) -> dict[str, Any]:
+def conditions(*that_hold, **others):
     statuses = dict.fromkeys(that_hold, True) | others
     return {"conditions": [{"type": kind, "status": str(holds)} for kind, holds in statuses.items()]}
 
 
-def nodes_of_trainjob(active: int) -> dict[str, Any]:
+def nodes_of_trainjob(active):
     return {"jobsStatus": [{"name": "node", "active": active, "ready": 0}]}
 
 
@@ -79,39 +70,16 @@ def test_an_api_that_may_not_be_read_matters_only_if_nothing_is_found(api, conne
     assert found and found.api.name == "trainjob"
 
 
-def test_annotations_and_what_the_operator_says():
-    workload = Workload(APIS["pytorchjob"], build_run("Created", "Failed"))
-    assert workload.facts == RunAnnotations("/results/c/demo", "volume", "/results", "lab:1", "", 4)
-    assert (workload.state, workload.message) == ("Failed", "demo is Failed.")
-    bare = Workload(APIS["pytorchjob"], {"metadata": {"name": "x"}})
-    assert bare.facts == RunAnnotations()
-    assert (bare.release, bare.state, bare.message) == ("x", "no status", "")
-
-
-@pytest.mark.parametrize(
-    ("spec", "nodes", "has_master"),
-    [
-        ({"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}}, 4, True),
-        ({"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 2}}}, 2, False),
-        ({"pytorchReplicaSpecs": {"Worker": {}}}, 1, False),
-        ({"trainer": {}}, 1, False),  # nobody says how many
-    ],
-)
-def test_nodes(spec, nodes, has_master):
-    workload = Workload(APIS["pytorchjob"], {"metadata": {"name": "x"}, "spec": spec})
-    assert (workload.nodes, workload.has_master) == (nodes, has_master)
-
-
-def pod(name: str, **labels: str) -> dict[str, Any]:
+def pod(name, **labels):
     written = {f"training.kubeflow.org/{key.replace('_', '-')}": value for key, value in labels.items()}
     return {"metadata": {"name": name, "labels": written}}
 
 
-def v1(role: str, index: int = 0) -> dict[str, Any]:
+def v1(role, index=0):
     return pod(f"{role}-{index}", replica_type=role, replica_index=str(index))
 
 
-def train(index: int, name: str = "", created: str = "") -> dict[str, Any]:
+def train(index, name="", created=""):
     labels = {
         "jobset.sigs.k8s.io/replicatedjob-name": "node",
         "batch.kubernetes.io/job-completion-index": str(index),
@@ -141,8 +109,7 @@ def test_which_pod_has_the_console(pods, console):
 
 
 def test_places_ranks_and_containers():
-    assert place_of(v1("Worker", 3)) == ("worker", 3)
-    assert place_of({"metadata": {"name": "x"}}) == ("", 0)
+    assert place_of(v1("Worker", 3)) == ("worker", 3) and place_of({"metadata": {"name": "x"}}) == ("", 0)
     assert [node_rank(v1("worker", 1), master) for master in (False, True)] == [1, 2]
     ranks = (node_rank(v1("master"), True), node_rank(V2_LAUNCHER, False), node_rank(train(1), False))
     assert ranks == (0, None, 1)
@@ -150,11 +117,10 @@ def test_places_ranks_and_containers():
         assert training_container({"spec": {"containers": [{"name": name} for name in names]}}) == container
 
 
-DEFAULTS = PodRequest()
 FIELDS = ("results-claim", "results-mount", "lab-image", "certificates")
 
 
-def run(name: str, comparison: str, *place: str) -> Workload:
+def run(name, comparison, *place):
     """Runs are as old as their names say: `a` is the oldest. `place`: claim, mount, image, certificates."""
     notes = {"run-directory": f"/data/{comparison}/{name}"} | dict(zip(FIELDS, place, strict=False))
     annotations = {f"stratlab/{key}": value for key, value in notes.items()}
@@ -163,15 +129,15 @@ def run(name: str, comparison: str, *place: str) -> Workload:
     return Workload(APIS["pytorchjob"], {"metadata": metadata})
 
 
-def find(monkeypatch: pytest.MonkeyPatch, comparison: str, *runs: Workload, **given: Any) -> PodRequest:
+def find(monkeypatch, comparison, *runs, **given):
     monkeypatch.setattr(module, "list_workloads", lambda connection: [*runs])
-    return find_place(None, comparison, **given)  # type: ignore[arg-type]
+    return find_place(None, comparison, **given)
 
 
 def test_the_newest_run_of_the_comparison_decides(monkeypatch):
     runs = run("a", "vit", "old", "/old", "lab:1"), run("b", "vit", "big", "/data", "lab:2", "secret/x/y")
     runs += (run("c", "llm", "x", "/x", "x:1"),)
-    said: list[str] = []
+    said = []
     found = find(monkeypatch, "vit", *runs, say=said.append)
     assert found == PodRequest("big", "/data", "lab:2", certificates="secret/x/y")
     assert all(word in said[0] for word in ("PyTorchJob b", "big", "/data", "lab:2", "3"))
@@ -180,14 +146,15 @@ def test_the_newest_run_of_the_comparison_decides(monkeypatch):
     assert find(monkeypatch, "gone", *runs) == PodRequest("x", "/x", "x:1"), "of the newest of all"
 
 
-def test_where_nothing_is_known_the_defaults_hold(monkeypatch):
-    assert find(monkeypatch, "vit") == DEFAULTS
-
-    def refuse(connection: Any) -> list[Workload]:
-        raise ClusterError("no right", 403)
-
-    monkeypatch.setattr(module, "list_workloads", refuse)
-    assert find_place(None, "vit", claim="a") == PodRequest("a")  # type: ignore[arg-type]
-    whole = {"claim": "a", "mount": "/b", "image": "c", "certificates": "d"}
-    monkeypatch.delattr(module, "list_workloads")  # nobody is asked
-    assert find_place(None, "vit", **whole) == PodRequest(**whole)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("spec", "nodes", "has_master"),
+    [
+        ({"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}}, 4, True),
+        ({"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 2}}}, 2, False),
+        ({"pytorchReplicaSpecs": {"Worker": {}}}, 1, False),
+        ({"trainer": {}}, 1, False),  # nobody says how many
+    ],
+)
+def test_nodes(spec, nodes, has_master):
+    workload = Workload(APIS["pytorchjob"], {"metadata": {"name": "x"}, "spec": spec})
+    assert (workload.nodes, workload.has_master) == (nodes, has_master)

@@ -1,26 +1,20 @@
 """Small comparisons, each made to show one thing. What their reports say is pinned: test_scenarios.py."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.run_sources import NOT_IN_MLFLOW, keep_tuning, load_comparisons, load_runs, read_tuning
-from tests.stratlab.compare.building import Report, build, edit, edit_ranks, judge, resolve
+from stratlab.compare.run_sources import keep_tuning, load_comparisons, load_runs, read_tuning
+from tests.stratlab.compare.building import build, edit, edit_ranks, judge, resolve
 from tests.stratlab.example_run import build_run_dir, write_lines
 from tests.stratlab.example_text import LAYOUTS, build_text_run
 
-Runs = Mapping[str, Mapping[str, Any]]
 THREE = ("ddp", "fsdp", "zero2")
 WEAK = {"global_batch_size": 32, "grad_accum_steps": 1, "steps": 30, "data_order_sha256": "other"}
 """Half the batch, twice the steps: beside it, four ranks scale weakly."""
 SGD = {"optimizer": "sgd"}
-CHANGE = Callable[[Path], Any]
 
 
-def put(place: str, *runs: str, **facts: Any) -> CHANGE:
+def put(place, *runs, **facts):
     """Into a part of config.json; into the settings themselves where `place` is config."""
     return lambda root: [
         edit(root / run / "config.json", lambda content: content[place].update(facts))
@@ -28,23 +22,22 @@ def put(place: str, *runs: str, **facts: Any) -> CHANGE:
     ]
 
 
-def changed(root: Path, change: CHANGE, runs: Any = THREE, asked: Any = None, **common: Any) -> Report:
+def changed(root, change, runs=THREE, asked=None, **common):
     build(root, runs, **common)
     change(root)
     return judge(root, asked=asked)
 
 
-def losses(root: Path, percents: Mapping[str, float], **changes: Any) -> Report:
+def losses(root, percents, **changes):
     """Runs whose losses are so many percent of 1.6, nearly their mean, apart."""
     return judge(root, {name: {"loss_shift": 0.016 * pct} for name, pct in percents.items()}, **changes)
 
 
-def race(root: Path, **speeds: float) -> Report:
+def race(root, **speeds):
     return judge(root, {name.replace("_", "-"): {"samples_per_s": speed} for name, speed in speeds.items()})
 
 
-def scale(root: Path, *runs: tuple[str, int, float, Mapping[str, Any]], **common: Any) -> Report:
-    """(name, ranks, samples per s, changes)."""
+def scale(root, *runs, **common):
     return judge(
         root,
         {
@@ -55,19 +48,17 @@ def scale(root: Path, *runs: tuple[str, int, float, Mapping[str, Any]], **common
     )
 
 
-def grow(root: Path, small: Mapping[str, Any], large: Mapping[str, Any]) -> Report:
+def grow(root, small, large):
     return scale(root, ("ddp-2", 2, 1000.0, small), ("ddp-4", 4, 1900.0, large))
 
 
-def restart(root: Path) -> None:
-    """All runs, equally often."""
+def restart(root):
     for run in THREE:
         path = root / run / "attempts.jsonl"
         path.write_text(path.read_text().replace('"exit_code": 0', '"exit_code": 137') + path.read_text())
 
 
-def move(root: Path, **begun: float) -> None:
-    """Whole runs, to another time."""
+def move(root, **begun):
     for name, at in begun.items():
         for file in ("attempts.jsonl", "metrics.jsonl"):
             lines = [json.loads(line) for line in (root / name / file).read_text().splitlines()]
@@ -75,16 +66,16 @@ def move(root: Path, **begun: float) -> None:
             write_lines(root / name / file, [line | {"t": line["t"] + shift} for line in lines])
 
 
-def set_nodes(run: Path, *nodes: str) -> None:
+def set_nodes(run, *nodes):
     edit_ranks(run, lambda rank: rank.update(node=nodes[0] if nodes else rank["node"]))
     lines = [json.loads(line) for line in (run / "attempts.jsonl").read_text().splitlines()]
     write_lines(run / "attempts.jsonl", [line | {"nodes": nodes} for line in lines])
 
 
-def beside(*change: CHANGE, lost: str = "") -> CHANGE:
+def beside(*change, lost=""):
     """ddp and fsdp (or `lost`, which never ended well) at one time on one node, and then the change."""
 
-    def make(root: Path) -> None:
+    def make(root):
         if lost:
             build_run_dir(root, "lost", "hsdp", device="cuda", hosts=["n"], status=lost)
         move(root, fsdp=2e9, **{"lost" if lost else "ddp": 2e9})
@@ -94,19 +85,19 @@ def beside(*change: CHANGE, lost: str = "") -> CHANGE:
     return make
 
 
-def slow_gpu(*ranks: int, **facts: Any) -> CHANGE:
+def slow_gpu(*ranks, **facts):
     return lambda root: [
         edit(root / f"fsdp/ranks/rank{rank}.json", lambda content: content["gpu"].update(facts))
         for rank in ranks
     ]
 
 
-def forget_gpus(root: Path) -> None:
+def forget_gpus(root):
     for run in THREE:
         edit_ranks(root / run, lambda rank: rank.update(gpu=dict.fromkeys(rank["gpu"])))
 
 
-def search(root: Path, runs: Runs, *varied: str, **common: Any) -> Report:
+def search(root, runs, *varied, **common):
     """Runs of ddp on a CPU, 10,000 validation samples; each rate and each seed has losses of its own."""
     for name, given in runs.items():
         changes = {"strategy": "ddp", "lr": 0.001, "validation_samples": 10_000, **common, **given}
@@ -119,7 +110,7 @@ def search(root: Path, runs: Runs, *varied: str, **common: Any) -> Report:
     return compare(load_runs(root), varied=varied)
 
 
-def points(*accuracies: tuple[float, ...], **odd: Any) -> dict[str, dict[str, Any]]:
+def points(*accuracies, **odd):
     """One point for each rate, one run for each seed; `odd`: changes of the last rate's."""
     runs = {
         f"{name}{seed}": {"lr": lr, "seed": seed, "validation_accuracy_pct": value}
@@ -129,7 +120,7 @@ def points(*accuracies: tuple[float, ...], **odd: Any) -> dict[str, dict[str, An
     return runs | ({"c0": runs["c0"] | odd} if odd else {})
 
 
-def teams(seeds: tuple[int, ...], shift: float) -> dict[str, dict[str, Any]]:
+def teams(seeds, shift):
     """Seeds spread by 0.1 %, but two strategies of one seed by more."""
     return {
         f"{name}-{lr}-{seed}": {
@@ -139,7 +130,7 @@ def teams(seeds: tuple[int, ...], shift: float) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
-def follow(root: Path, varied: str, values: tuple[Any, Any], *facts: Mapping[str, Any]) -> Report:
+def follow(root, varied, values, *facts):
     search(root, {str(i): {varied: value, "bent": float(i)} for i, value in enumerate(values)})
     for i, told in enumerate(facts):
         resolve(root / str(i), **told)
@@ -149,9 +140,9 @@ def follow(root: Path, varied: str, values: tuple[Any, Any], *facts: Mapping[str
 WAYS = ["micro_batch_size", "activation_checkpointing"]
 
 
-def ways(root: Path, *varied: str, change: CHANGE | None = None, **larger: Any) -> Report:
+def ways(root, *varied, change=None, **larger):
     """One strategy with two micro-batches, and another one with the larger of them."""
-    runs: Runs = {
+    runs = {
         "ddp-8": {"micro_batch_size": 8, "samples_per_s": 1000.0},
         "ddp-16": {"micro_batch_size": 16, "samples_per_s": 1300.0, **larger},
         "fsdp-16": {"micro_batch_size": 16, "samples_per_s": 1100.0},
@@ -159,12 +150,7 @@ def ways(root: Path, *varied: str, change: CHANGE | None = None, **larger: Any) 
     return changed(root, change or (lambda _: None), runs, {"varied": varied} if varied else None)
 
 
-def norms(root: Path) -> None:
-    for name in ("ddp-8", "ddp-16", "fsdp-16"):
-        resolve(root / name, batch_norm_samples=int(name.partition("-")[2]))
-
-
-def reside(*keys: str) -> CHANGE:
+def reside(*keys):
     return lambda root: [
         put(key, run, data_residence=run.partition("-")[2])(root)
         for run in ("ddp-device", "ddp-host")
@@ -172,7 +158,7 @@ def reside(*keys: str) -> CHANGE:
     ]
 
 
-def tune(root: Path, tried: Mapping[str, Any], chosen: Mapping[str, Any], why_not: str = "") -> Report:
+def tune(root, tried, chosen, why_not=""):
     """ddp tried this besides its defaults and one that ran out of memory; fsdp has no knob."""
     build(root, ["ddp", "fsdp"])
     values = (({}, 100.0, 0.0, ""), (tried, 110.0, 10.0, ""), ({"a": 9}, None, None, "OOM!"))
@@ -195,12 +181,7 @@ def tune(root: Path, tried: Mapping[str, Any], chosen: Mapping[str, Any], why_no
     return compare(load_runs(root), tuning=read_tuning(root))
 
 
-def tuned_elsewhere(root: Path) -> Report:
-    runs = load_runs(build(root, ["ddp", "fsdp"]))
-    return compare([replace(run, tuning=NOT_IN_MLFLOW) for run in runs])
-
-
-def layouts(root: Path, reduced: str = "fp32", shift: float = 0.0) -> Report:
+def layouts(root, reduced="fp32", shift=0.0):
     """As the trainer records them in bf16: tensor parallelism adds activations in the products' type."""
     for name in ("llm-1d", "llm-2d", "llm-3d", "llm-4d"):
         is_split = LAYOUTS[name].axes.get("tp", 1) > 1
@@ -211,7 +192,7 @@ def layouts(root: Path, reduced: str = "fp32", shift: float = 0.0) -> Report:
     return judge(root)
 
 
-def limit(root: Path, gib: float, device: str = "cuda") -> Report:
+def limit(root, gib, device="cuda"):
     """With a limit of the device's memory; on a CPU there is no peak."""
     numbers = {"ddp": (1000.0, 8.0), "zero2": (950.0, 5.0), "fsdp": (800.0, 3.0)}
     peaks = {
@@ -221,8 +202,7 @@ def limit(root: Path, gib: float, device: str = "cuda") -> Report:
     return judge(root, runs, {"memory_limit_gib": gib}, device=device)
 
 
-def slow_down(root: Path, steps: range, ms: float, **speeds: float) -> Report:
-    """fsdp had slower steps, in metrics.jsonl only."""
+def slow_down(root, steps, ms, **speeds):
     build(root, {name: {"samples_per_s": speed} for name, speed in speeds.items()})
     lines = [json.loads(line) for line in (root / "fsdp/metrics.jsonl").read_text().splitlines()]
     for line in lines:
@@ -233,7 +213,7 @@ def slow_down(root: Path, steps: range, ms: float, **speeds: float) -> Report:
     return judge(root)
 
 
-def shorten(root: Path) -> None:
+def shorten(root):
     lines = [json.loads(line) for line in (root / "fsdp/metrics.jsonl").read_text().splitlines()]
     write_lines(root / "fsdp/metrics.jsonl", [line for line in lines if line["step"] <= 4])
     edit(
@@ -242,13 +222,12 @@ def shorten(root: Path) -> None:
     )
 
 
-def gather(root: Path) -> Report:
-    """Three folders, one comparison."""
+def gather(root):
     sizes = ((2, 100.0), (4, 190.0), (8, 320.0))
     for n, speed in sizes:
         scale(root / f"of-{n}", (f"ddp-{n}", n, speed, {"grad_accum_steps": 8 // n}))
     return compare(load_comparisons([root / f"of-{n}" for n, _ in sizes]))
 
 
-def report_analysis(**change: Any) -> CHANGE:
+def report_analysis(**change):
     return lambda root: edit(root / "fsdp/analysis/report.json", lambda content: content.update(change))

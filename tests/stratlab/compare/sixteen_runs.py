@@ -2,16 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from tests.stratlab.example_numbers import THREE
 
 SECOND_SEED = {"seed": 1, "initial_weights_sha256": "b1" * 32, "data_order_sha256": "c1" * 32}
 
 # name -> (run that it is made of, values by name, step time relative to it, what is added to its losses)
-RUNS: dict[str, tuple[str, dict[str, Any], float, float]] = {
+RUNS = {
     "ddp-a": ("ddp", {}, 1.0, 0.0),
     "ddp-b": ("ddp", SECOND_SEED, 1.01, 1.0),
     "fsdp-a": ("fsdp", {}, 1.0, 0.0),
@@ -36,7 +33,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], float, float]] = {
 }
 
 
-def build_sixteen(root: Path) -> Path:
+def build_sixteen(root):
     """Writes them below `root`, and returns it."""
     for number, (name, (source, values, pace, shift)) in enumerate(RUNS.items()):
         _build(THREE / source, root / name, {"run": name, "comparison": root.name, **values}, pace, shift)
@@ -58,7 +55,7 @@ def build_sixteen(root: Path) -> Path:
     return root
 
 
-def _build(source: Path, run: Path, values: dict[str, Any], pace: float, shift: float) -> None:
+def _build(source, run, values, pace, shift):
     shutil.copytree(source, run)
     for rank in range(2, values.get("world_size", 2)):
         _edit(
@@ -70,7 +67,7 @@ def _build(source: Path, run: Path, values: dict[str, Any], pace: float, shift: 
         _edit(path, values)
     _edit(run / "mlflow.json", {"run_id": f"id-{run.name}"})
 
-    def change(line: dict[str, Any]) -> dict[str, Any]:
+    def change(line):
         times = {name: pace * value for name, value in line.items() if name.endswith("_ms")}
         losses = {name: line[name] + shift for name in ("loss", "grad_norm") if name in line}
         return line | times | losses
@@ -78,13 +75,13 @@ def _build(source: Path, run: Path, values: dict[str, Any], pace: float, shift: 
     _edit_lines(run / "metrics.jsonl", change)
 
 
-def _edit(path: Path, values: dict[str, Any], target: Path | None = None, **own: Any) -> None:
+def _edit(path, values, target=None, **own):
     """Sets each name of `values` wherever it stands, and `own` at the top."""
     content = _set(json.loads(path.read_text()), values) | own
     (target or path).write_text(json.dumps(content) + "\n")
 
 
-def _set(content: Any, values: dict[str, Any]) -> Any:
+def _set(content, values):
     if isinstance(content, dict):
         return {
             name: values[name] if name in values else _set(value, values) for name, value in content.items()
@@ -92,6 +89,6 @@ def _set(content: Any, values: dict[str, Any]) -> Any:
     return content
 
 
-def _edit_lines(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def _edit_lines(path, change):
     lines = [change(json.loads(line)) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

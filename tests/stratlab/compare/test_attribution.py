@@ -1,43 +1,75 @@
 """The attribution of whole comparisons: who is explained against whom, and when nothing may be said."""
 
-import random
 import re
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
 from stratlab.analysis.step_rows import Kind
 from stratlab.compare.attribution import DETERMINED, NOT_DETERMINED, build_pair
-from stratlab.compare.causes import CAUSES, HOST_REMEDIES, NOT_TRACED, SLOW_LINK, format_ms
+from stratlab.compare.causes import CAUSES, HOST_REMEDIES, NOT_TRACED, SLOW_LINK
 from stratlab.compare.step_difference import TracedStep, build_traced_step, split_exposed
 from stratlab_spec.settings.config import Config
-from tests.stratlab.compare.building import Report, judge, rows_of
-from tests.stratlab.compare.small_steps import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    DDP,
-    build_analysis,
-    build_rank,
-    build_step,
-    explain,
-    take,
-)
 
 
-def find_pairs(report: Report) -> list[tuple[str, str, bool]]:
-    return [(pair["run"], pair["baseline"], pair["comparable"]) for pair in report["attribution"]["pairs"]]
+def build_analysis(own, exposed, total=None, source="gpu", sent=1000, ranks=None, **mean):
+    """An analysis/report.json of two equal ranks and one step; `total` communication is what is exposed if left out."""
+    parts = [{"part": part, "collective": None, "axis": None, "ms": ms} for part, ms in own.items()]
+    parts += [
+        {"part": "comm", "collective": c, "axis": a or None, "ms": ms} for (c, a), ms in exposed.items()
+    ]
+    return {
+        "source": source,
+        "mean": {"ranks": 2, "steps": 1, "step_ms": sum(part["ms"] for part in parts), **mean},
+        "parts": parts,
+        "steps": [  # rank 1 is late
+            {"rank": rank, "step": step, "step_ms": 100.0, "comm_exposed_ms": 20.0 - 10.0 * rank}
+            for rank in range(2)
+            for step in range(3)
+        ],
+        "ranks": [{"rank": i, "steps": 1, **row} for i, row in enumerate(ranks or [{}, {}])],
+        "collectives": [
+            {"collective": c, "axis": a or None, "total_ms": ms + 1.0, "wait_ms": 1.0, "bytes": sent}
+            for (c, a), ms in (exposed if total is None else total).items()
+            for _ in range(2)
+        ],
+    }
 
 
-def test_the_fastest_is_the_baseline_and_the_parts_sum_to_the_measured_difference(tmp_path):
-    report = judge(tmp_path, ["ddp", "fsdp", "zero2"])
-    rows = rows_of(report)
-    assert find_pairs(report) == [("fsdp", "ddp", True), ("zero2", "ddp", True)]
-    for pair in report["attribution"]["pairs"]:
-        measured = rows[pair["run"]]["step_time_ms_p50"] - rows["ddp"]["step_time_ms_p50"]
-        assert pair["difference_ms"] == measured
-        assert sum(row["ms"] for row in pair["parts"]) == pytest.approx(measured, abs=1e-9)
-        assert pair["main_cause"] == "more_communication" == rows[pair["run"]]["main_cause"]
-    assert rows["fsdp"]["speedup_vs_baseline"] == pytest.approx(11.31 / 13.81, rel=1e-3)
+def build_step(*arguments, **options):
+    step = build_traced_step(build_analysis(*arguments, **options))
+    assert isinstance(step, TracedStep)
+    return step
+
+
+def explain(run, base, **measured):
+    run_ms, base_ms = measured.get("run_ms", run.step_ms), measured.get("base_ms", base.step_ms)
+    return build_pair(("run", run, run_ms), ("base", base, base_ms))
+
+
+def take(pair):
+    return {(row["cause"], row["collective"]): row["ms"] for row in pair["parts"]}
+
+
+ALL_REDUCE, ALL_GATHER = ("all_reduce", ""), ("all_gather", "")
+DDP = {
+    "compute": 60.0,
+    "copy": 1.0,
+    "data": 2.0,
+    "host": 4.0,
+    "kernel_wait": 0.5,
+    "other_idle": 0.5,
+    "straggler": 1.0,
+}
+
+
+def build_rank(step_ms, compute_ms, wait_ms):
+    return {
+        "step_ms": step_ms,
+        "compute_pct": 100 * compute_ms / step_ms,
+        "straggler_pct": 100 * wait_ms / step_ms,
+        **dict.fromkeys(("copy_exposed_pct", "data_wait_pct", "host_wait_pct"), 0.0),
+    }
 
 
 BASE = build_step(DDP, {ALL_REDUCE: 10.0})
@@ -78,17 +110,6 @@ def test_every_part_has_its_row():
 def test_exposed_communication_is_split(total, exposed, split):
     assert split_exposed(total, exposed) == pytest.approx(split)
     assert split_exposed(total[::-1], exposed[::-1]) == pytest.approx([-ms for ms in split])
-
-
-def test_the_split_always_sums_and_never_jumps():
-    draw = random.Random(1)
-    for _ in range(500):
-        total = draw.uniform(0, 50), draw.uniform(0, 50)
-        exposed = draw.uniform(0, total[0]), draw.uniform(0, total[1])
-        more, less = split_exposed(total, exposed)
-        assert more + less == pytest.approx(exposed[0] - exposed[1], abs=1e-12) and more * less >= 0
-        near = split_exposed((total[0] + 1e-6, total[1]), exposed)
-        assert near == pytest.approx((more, less), abs=1e-5)
 
 
 def test_totals_without_waiting_axes_and_bytes_of_a_collective():
@@ -160,16 +181,10 @@ def test_a_cause_is_named_while_less_than_half_of_the_difference_is_unexplained(
     assert pair["cause_status"] == (DETERMINED if cause else NOT_DETERMINED)
 
 
-def test_runs_too_close_for_one_repeat_have_no_cause():
-    pair = explain(build_step({**DDP, "host": 5.0}, {ALL_REDUCE: 10.0}), BASE)
-    assert pair["no_cause"] and pair["main_cause"] is None
-    assert sum(row["ms"] for row in pair["parts"]) == pytest.approx(1.0), "the parts are shown all the same"
-
-
 SETTING = re.compile(r"run\.config\.(\w+)(?:=(\w+))?")
 
 
-def explain_parts(run: TracedStep, base: TracedStep = BASE, **options: Any) -> dict[str, Any]:
+def explain_parts(run, base=BASE, **options):
     return build_pair(("zero3", run, run.step_ms), ("ddp", base, base.step_ms), **options)
 
 
@@ -184,34 +199,6 @@ def test_the_sentence_names_the_size_the_causes_in_order_and_the_remedy():
     assert said.startswith("zero3 ") and CAUSES["more_communication"].remedy in said
 
 
-@pytest.mark.parametrize(
-    ("own", "exposed", "total", "cause", "remedy"),
-    [
-        ({"compute": 90.0}, 10.0, 10.0, "compute", None),
-        ({"copy": 31.0}, 10.0, 10.0, "copies", None),
-        ({"data": 32.0}, 10.0, 10.0, "data", None),
-        ({"host": 34.0}, 10.0, 10.0, "host", None),
-        ({"straggler": 31.0}, 10.0, 10.0, "straggler", None),
-        ({"kernel_wait": 30.5}, 10.0, 10.0, "idle", None),
-        ({"bubble": 30.0}, 10.0, 10.0, "bubble", None),
-        ({}, 40.0, 40.0, "more_communication", SLOW_LINK),  # the same bytes, slower
-        ({}, 10.0, 10.0, None, ""),
-    ],
-)
-def test_each_cause_has_its_remedy(own, exposed, total, cause, remedy):
-    pair = explain_parts(build_step({**DDP, **own}, {ALL_REDUCE: exposed}, {ALL_REDUCE: total}))
-    assert pair["main_cause"] == cause
-    wanted = CAUSES[cause].remedy if cause and remedy is None else remedy
-    assert pair["remedy"] == wanted and pair["remedy"] in pair["sentence"]
-    assert cause is None or "30 ms" in pair["sentence"]
-
-
-def test_overlap_that_is_lost_is_told_from_a_slow_link():
-    base = build_step(DDP, {ALL_REDUCE: 10.0}, {ALL_REDUCE: 40.0})
-    pair = explain_parts(build_step(DDP, {ALL_REDUCE: 40.0}, {ALL_REDUCE: 40.0}), base)
-    assert pair["main_cause"] == "less_overlap" and pair["remedy"] == CAUSES["less_overlap"].remedy
-
-
 @pytest.mark.parametrize("kind", [*get_args(Kind), "of a later version"])
 def test_what_helps_a_waiting_device_depends_on_its_gaps(kind):
     run = build_step({**DDP, "host": 34.0}, {ALL_REDUCE: 10.0}, gap_kind=kind, gap_label="tokenize {it}")
@@ -221,18 +208,6 @@ def test_what_helps_a_waiting_device_depends_on_its_gaps(kind):
     assert ("tokenize {it}" in pair["remedy"]) == (kind == "label")
     told = {HOST_REMEDIES.get(each, CAUSES["host"].remedy) for each in get_args(Kind)}
     assert len(told) == len(get_args(Kind))
-
-
-@pytest.mark.parametrize(("host", "told"), [(630.0, ["626", "792"]), (720.0, ["10", "716"])])
-def test_what_takes_many_times_as_long_is_no_percentage(host, told):
-    said = explain_parts(build_step({**DDP, "host": host}, {ALL_REDUCE: 10.0}))["sentence"]
-    assert re.findall(r"\d+", said.removeprefix("zero3"))[:2] == told
-
-
-def test_a_pair_that_is_not_comparable_has_no_remedy():
-    run = build_step({**DDP, "host": 34.0}, {ALL_REDUCE: 10.0})
-    pair = explain_parts(run, differing=["seed", "image"])
-    assert "seed, image" in pair["sentence"] and pair["remedy"] == "" and not pair["comparable"]
 
 
 def test_every_cause_has_a_remedy_and_every_setting_in_one_exists():
@@ -245,7 +220,3 @@ def test_every_cause_has_a_remedy_and_every_setting_in_one_exists():
         patterns = [rule.pattern for rule in field.metadata if hasattr(rule, "pattern")]
         fits = any(re.match(pattern, value) for pattern in patterns) if patterns else value in allowed
         assert not value or fits, f"{name}={value}"
-
-
-def test_milliseconds_for_a_reader():
-    assert [format_ms(ms) for ms in (31.4, 3.14, 0.314, 1234)] == ["31 ms", "3.1 ms", "0.31 ms", "1,234 ms"]

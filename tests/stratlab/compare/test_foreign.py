@@ -4,22 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from stratlab import UserError
 from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.foreign_traces import analyze_foreign
 from stratlab.analysis.hta_bridge import HtaRun
-from stratlab.compare.comparison import compare
 from stratlab.compare.fairness import UNSHOWN
-from stratlab.compare.report_files import render_csv, render_page
 from stratlab.compare.run_sources import load_runs
-from stratlab.compare.summary_view import build_markdown
-from stratlab.compare.terminal_view import list_answers
 from tests.codes import find_codes
-from tests.stratlab.compare.building import edit, judge, read_columns, rows_of
-from tests.stratlab.simulated.small import TraceWriter, add_gpu_step, build_cpu_trace, build_gpu_trace
+from tests.stratlab.compare.building import judge, rows_of
+from tests.stratlab.raised import raised
+from tests.stratlab.simulated.small import TraceWriter, add_gpu_step
 
 
-def build(rank: int, device: str = "NVIDIA A100") -> TraceWriter:
+def build(rank, device="NVIDIA A100"):
     trace = TraceWriter(rank)
     trace.head["deviceProperties"] = [{"id": 0, "name": device}]
     for i in range(3):
@@ -28,7 +24,7 @@ def build(rank: int, device: str = "NVIDIA A100") -> TraceWriter:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """`fast` and `slow` on one device, two ranks each; not yet compared."""
     monkeypatch.setattr(analyze, "run_hta", lambda *_, **__: HtaRun([], [], ""))
     slow = [build(rank) for rank in (0, 1)]
@@ -39,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
-def add(folder: Path, name: str, *traces: TraceWriter) -> None:
+def add(folder, name, *traces):
     for rank, trace in enumerate(traces):
         trace.write(folder.parent / "in" / name / f"rank{rank}.json")
     analyze_foreign(folder.parent / "in", folder)
@@ -67,56 +63,6 @@ def test_what_is_not_known_is_said_to_be_so(folder):
     assert not (pair["comparable"] or pair["differing"] or pair["settings_known"] or pair["remedy"])
 
 
-def test_traces_of_a_cpu_and_without_steps_are_not_held_against_others(folder):
-    trace = build_gpu_trace(0)
-    trace.events = [event for event in trace.events if event["cat"] != "user_annotation"]
-    add(folder, "cpu", build_cpu_trace(0), build_cpu_trace(1))
-    add(folder, "unlabelled", trace)
-    found = judge(folder)["attribution"]
-    assert [(pair["run"], pair["baseline"]) for pair in found["pairs"]] == [("slow", "fast")]
-    assert ("unlabelled", None) in [(entry["run"], entry["baseline"]) for entry in found["not_attributed"]]
-    asked = judge(folder, asked={"baseline": "cpu"})["attribution"]
-    assert {entry["run"] for entry in asked["not_attributed"]} >= {"fast", "slow"} and asked["pairs"] == []
-    with pytest.raises(UserError) as refused:
-        judge(folder, asked={"baseline": "unlabelled"})
-    assert find_codes(refused.value) == ["SL-baseline-unknown"]
-
-
-def test_runs_of_this_lab_beside_them_are_judged_among_themselves(folder):
-    report = judge(folder, ["ddp", "fsdp"])
-    alone = compare([run for run in load_runs(folder) if not run.is_foreign])
-    assert report["fairness"]["groups"] == [["ddp", "fsdp"], ["fast"], ["slow"]]
-    (group,) = report["group_winners"]
-    assert group["runs"] == ["ddp", "fsdp"] and group["winners"] == alone["winners"]
-    pairs = {(pair["run"], pair["baseline"]): pair for pair in report["attribution"]["pairs"]}
-    (mine,) = alone["attribution"]["pairs"]
-    assert pairs.keys() == {("fsdp", "ddp"), ("slow", "fast")} and pairs["fsdp", "ddp"] == mine
-    by_rule = {
-        "warmup": {"steps": 5, "first_step": 6, "method": "", "settled": True},
-        "step_time_ms_p50": 9.0,
-    }
-    edit(folder / "ddp" / "summary.json", lambda summary: summary.update(by_rule))
-    report = judge(folder, asked={"baseline": "ddp"})
-    asked = report["attribution"]["pairs"]
-    traced = {pair["run"]: pair for pair in asked if not pair["settings_known"]}
-    assert {run: pair["run_ms"] for run, pair in traced.items()} == {"fast": 1.0, "slow": 2.0}
-    ddp = rows_of(report)["ddp"]
-    assert {pair["baseline_ms"] for pair in traced.values()} == {ddp["step_ms"]} != {ddp["step_time_ms_p50"]}
-
-
-def test_every_page_shows_them(folder):
-    headers = read_columns(judge(folder))
-    assert "recorded step ms" in headers and "samples/s" not in headers
-    report = judge(folder, ["ddp"])
-    runs = load_runs(folder)
-    page, summary = render_page(report, runs), build_markdown(report)
-    assert not any("None" in text for text in (page, summary, str(list_answers(report))))
-    assert f'<span class="badge warn">{UNSHOWN}</span>' in page and "Fast" not in page
-    assert {"recorded step ms", "samples/s"} <= read_columns(report).keys()
-    lines = render_csv(report).splitlines()
-    assert len(lines) == len(runs) + 1 and any(line.startswith("slow,traces only,") for line in lines)
-
-
 def test_an_experiment_that_is_damaged_or_alone(folder):
     path = folder / "slow" / "foreign.json"
     path.write_text(path.read_text().replace('"world_size": 2', '"world_size": 100000'))
@@ -126,6 +72,4 @@ def test_an_experiment_that_is_damaged_or_alone(folder):
     assert any("100000" in remark for remark in report["remarks"])
     (folder / "slow" / "analysis" / "report.json").unlink()
     assert [Path(entry["folder"]).name for entry in judge(folder)["not_runs"]] == ["slow"]
-    with pytest.raises(UserError) as refused:
-        load_runs(folder / "slow")
-    assert find_codes(refused.value) == ["SL-compare-one-run"]
+    assert find_codes(raised(load_runs, folder / "slow")) == ["SL-compare-one-run"]

@@ -6,35 +6,25 @@ import json
 import re
 import shutil
 import urllib.parse
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
-from stratlab import UserError
 from stratlab.compare.answers import name_answers, say_answer
-from stratlab.compare.causes import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP, build_flags
 from stratlab.compare.comparison import compare
-from stratlab.compare.measured_view import build_traces
-from stratlab.compare.report_files import FILES, render_page, write_report
-from stratlab.compare.run_rows import read_rows
+from stratlab.compare.report_files import FILES, write_report
 from stratlab.compare.run_sources import load_runs
-from stratlab.compare.summary_view import build_markdown, shorten_names
-from stratlab.compare.terminal_view import build_screen, list_answers, list_parts
-from stratlab.compare.trust import find_group, find_uneven, list_doubts
-from stratlab.compare.verdict_view import describe_work, either
-from stratlab.compare.winners import ON_CPU
-from stratlab.run_directory.record import RunRecord
+from stratlab.compare.summary_view import build_markdown
+from stratlab.compare.terminal_view import build_screen, list_parts
 from tests.codes import find_codes
-from tests.stratlab.compare.building import build, build_bare_row, edit, judge, read_columns
+from tests.stratlab.compare.building import build, edit, judge, read_columns
 from tests.stratlab.compare.sixteen_runs import build_sixteen
 from tests.stratlab.example_numbers import THREE as OF_3
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.example_text import LACKING, LAYOUTS, build_text_run
 from tests.stratlab.pinned import check_pinned, outline
+from tests.stratlab.raised import raised
 
 EXTERNAL = re.compile(r"""https?:|<script [^>]|<link|<iframe|<object|\bsrc=|\bhref=\"[^#]|url\(|@import""")
 THREE = ("ddp", "fsdp", "zero2")
@@ -43,34 +33,29 @@ EQUAL = {"ddp": {"samples_per_s": 1000.0}, "fsdp": {"samples_per_s": 1005.0}}
 REPEATS = {f"{n}-{i}": {"samples_per_s": s} for n in ("ddp", "fsdp") for i, s in enumerate((1000.0, 1010.0))}
 SMALL = dict.fromkeys(("parameters", "gradients", "optimizer"), 0.0007)
 ELEVEN = {f"run{i:02}": {"strategy": "ddp", "micro_batch_size": i + 1} for i in range(11)}
-MIXED: dict[str, dict[str, Any]] = {
-    "ddp": {},
-    "fsdp": {"analysis": False},
-    "single": {},
-    "zero2": {"seed": 1},
-}
+MIXED = {"ddp": {}, "fsdp": {"analysis": False}, "single": {}, "zero2": {"seed": 1}}
 
 
-def build_empty(root: Path) -> Path:
+def build_empty(root):
     for name, status in (("a", "failed"), ("b", "unfinished")):
         (build_run_dir(root, name, "ddp", status=status) / "metrics.jsonl").unlink()
     return root
 
 
-def build_layouts(root: Path, **changes: Any) -> Path:
+def build_layouts(root, **changes):
     for name, layout in LAYOUTS.items():
         build_text_run(root, name, replace(layout, **changes))
     return root
 
 
-def grow(root: Path) -> Path:
+def grow(root):
     runs = {
         f"ddp-{n}": {"world_size": n, "samples_per_s": 900.0 * n, "grad_accum_steps": 8 // n} for n in (2, 4)
     }
     return build(root, runs)
 
 
-SETS: dict[str, Callable[[Path], Path]] = {
+SETS = {
     "three": lambda root: build(root, THREE, time_to_target_s=96.5),
     "three on CPUs": lambda root: build(root, THREE, device="cpu"),
     "not comparable": lambda root: build(root, MIXED),
@@ -133,85 +118,6 @@ def test_who_is_named(tmp_path, runs, named, fair):
     assert ("zero3" in said) is ("zero3" in runs)
 
 
-def test_of_several_groups_the_largest_answers_and_of_equal_ones_that_with_most_ranks(tmp_path):
-    rows, judged = find_group(compare(load_runs(build_sixteen(tmp_path / "sixteen"))))
-    repeats = {f"{name}-{seed}" for name in ("ddp", "fsdp", "zero2") for seed in "ab"}
-    assert judged is not None and {row.run for row in rows} == repeats
-    both = {f"{name}-{n}": {"world_size": n} for n in (2, 4) for name in ("ddp", "fsdp")}
-    assert {row.world_size for row in find_group(judge(tmp_path / "grown", both))[0]} == {4}
-
-
-def test_times_of_cpus_put_no_run_first(tmp_path):
-    gpu, cpu = (judge(tmp_path / name, ["ddp", "fsdp"], device=name) for name in ("cuda", "cpu"))
-    for report in (gpu, cpu):
-        report["runs"][0]["samples_per_s"] = 1.0
-    assert read_columns(gpu)["run"] == ["fsdp", "ddp"] and read_columns(cpu)["run"] == ["ddp", "fsdp"]
-    answers = list_answers(cpu)
-    assert "\n".join(told for _, told in answers).count(ON_CPU) == 1
-    (*kept, last), few = read_columns(gpu), read_columns(gpu, 40)
-    assert [*few] == kept[: len(few)] and last not in few, "what does not fit is left out from the end"
-
-
-def test_doubts_are_said_with_their_numbers(tmp_path):
-    values = {"ddp": 86.0, "fsdp": 6.0}
-    flags = [
-        {
-            "flag": flag,
-            "values": values,
-            "times_comparable": flag != BUSY_MACHINE,
-            "runs": [*values],
-            "limit": 10.0,
-        }
-        for flag in (UNEQUAL_WARM_UP, BUSY_MACHINE, FEW_TIMED_STEPS)
-    ]
-    said = [doubt.sentence for doubt in list_doubts({"runs": [], "flags": flags})]
-    assert len({*said}) == 3 and all("ddp 86, fsdp 6" in each for each in said)
-    runs = load_runs(build(tmp_path / "demo", THREE))
-    report, few = compare(runs), compare(runs)
-    for row in few["runs"]:
-        row["measured_steps"] = 1
-    few["flags"] = build_flags(read_rows(few))
-    loud = ['<strong class="loud">' in render_page(each, runs) for each in (report, few)]
-    assert loud == [False, True]
-    even = build_bare_row(step_time_ms_p50=10.0, step_time_ms_p95=29.0)
-    uneven = replace(even, run="fsdp", step_time_ms_p95=101.0)
-    assert find_uneven([even, replace(even, step_time_ms_p95=None)]) == {}
-    assert (
-        find_uneven([even, uneven]) == {"fsdp": 10.1}
-        and find_uneven([replace(uneven, status="failed")]) == {}
-    )
-
-
-def test_what_was_trained():
-    row = {"model": "vit", "dataset": "digits", "global_batch_size": 64, "precision": "fp32"}
-    assert describe_work({"runs": [row, {**row, "model": "cnn"}]}).startswith("vit / cnn on digits, 64 ")
-    values = (8, [2, 4], [1, 5, 3, 4, 9], ["a", "b", "c", "d", "e"])
-    assert [either(value) for value in values] == ["8", "2 / 4", "1 to 9", "a / b / c / d / e"]
-
-
-@pytest.mark.parametrize(
-    ("comparison", "names", "begin"),
-    [
-        ("vit_food101", ("vit-food101-ddp", "vit-food101-fsdp"), "vit-food101-"),  # as a sweep writes them
-        ("1d-to-5d", ("s-1d-to-5d-ddp", "s-1d-to-5d-fsdp"), "s-1d-to-5d-"),
-        ("llm", ("llm-1d", "llm-2d"), ""),  # short
-        ("example", ("example-ddp",), ""),
-        ("example", ("example-ddp", "fsdp"), ""),
-    ],
-)
-def test_which_names_are_shortened_where_they_stand_by_themselves(comparison, names, begin):
-    why, places = f"{names[0]} is slower: {names[0]}.", {"not_runs": [{"folder": names[0]}]}
-    report = {"comparison": comparison, "runs": [{"run": name} for name in names], "why": why, **places}
-    report["at"] = folder = f"/results/a/{names[0]}/analysis {names[0]}/x x-{names[0]}"
-    shown, _, prefix = shorten_names(report, [])
-    assert prefix == begin and [row["run"] for row in shown["runs"]] == [name[len(begin) :] for name in names]
-    assert (shown["at"], shown["not_runs"], shown["why"]) == (
-        folder,
-        places["not_runs"],
-        why.replace(begin, "", 2),
-    )
-
-
 def test_hostile_names_are_escaped(tmp_path):
     name = "=<script>alert('x')<b>[red]\"&"
     model = {"model": "<img src=x>"}
@@ -251,19 +157,17 @@ def test_the_four_files_are_written_whole_or_not_at_all_and_over_nothing_else(tm
         (tmp_path / "demo" / "ddp", "SL-report-in-run"),
         (tmp_path / "file", "SL-report-no-folder"),
     ):
-        with pytest.raises(UserError) as refused:
-            write_report(compare(runs), runs, place)
-        assert find_codes(refused.value) == [code] and str(place) in str(refused.value)
+        refused = raised(write_report, compare(runs), runs, place)
+        assert find_codes(refused) == [code] and str(place) in str(refused)
 
 
-def list_files(page: Path) -> list[Path]:
-    """What its links to files lead to."""
+def list_files(page):
     found = re.findall(r'<a class="file" href="([^"]*)"', page.read_text())
     return [(page.parent / urllib.parse.unquote(address)).resolve() for address in found]
 
 
 def test_pages_traces_and_logs_are_linked_and_lead_back(tmp_path):
-    runs: list[RunRecord] = load_runs(build(tmp_path / "a" / "b" / "demo", ["ddp", "fsdp"]))
+    runs = load_runs(build(tmp_path / "a" / "b" / "demo", ["ddp", "fsdp"]))
     demo = runs[0].folder.parent
     for run in ("ddp", "fsdp"):
         (demo / run / "analysis" / "report.html").write_text(SLOT)
@@ -280,12 +184,3 @@ def test_pages_traces_and_logs_are_linked_and_lead_back(tmp_path):
     (demo / "ddp" / "analysis" / "report.html").write_bytes(b"\xff\xfe")  # costs no report
     write_report(compare(runs), runs, demo / "report")
     assert (demo / "ddp" / "analysis" / "report.html").read_bytes() == b"\xff\xfe"
-
-
-def test_what_the_traces_have_nothing_to_say_about_is_left_out(tmp_path):
-    rows = read_rows(compare(load_runs(build(tmp_path, THREE))))
-    analysis = {"analysis": "idle_time", "status": "unsupported", "reason": "no GPU events"}
-    traces, hta = build_traces([replace(row, hta=[analysis]) for row in rows])
-    assert "Holistic" not in traces.html and not hta.html and hta.nothing
-    (traces,) = build_traces([replace(row, trace_source=None, hta=[]) for row in rows])
-    assert traces.nothing and not traces.html

@@ -1,4 +1,5 @@
-"""Which runs were tuned, as the record beside them and their own knobs say; what report and audit make of it."""
+"""Which runs were tuned, as the record beside them and their own knobs say; what report and audit make of it.
+Rows, origin and remarks of a report, and what is no comparison at all."""
 
 import json
 import shutil
@@ -6,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from stratlab import NothingThere, UserError
+from stratlab import NothingThere
 from stratlab.compare.comparison import compare
 from stratlab.compare.report_files import render_page, write_report
-from stratlab.compare.run_sources import load_runs, read_tuning
+from stratlab.compare.run_sources import load_comparisons, load_runs, read_tuning
+from stratlab.run_directory.record import RunRecord
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build, rows_of
 from tests.stratlab.compare.scenarios import tune
@@ -18,7 +20,7 @@ from tests.stratlab.raised import raised
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     return build(tmp_path / "demo", ["ddp", "fsdp"])
 
 
@@ -94,27 +96,9 @@ def test_a_run_that_died_before_its_configuration_is_a_failed_run(root):
     ],
 )
 def test_what_is_no_comparison_is_refused(root, find, code):
-    with pytest.raises(UserError) as refused:
-        load_runs(find(root))
-    assert find_codes(refused.value) == [code]
-    assert isinstance(refused.value, NothingThere) is (code == "SL-compare-no-run")
-
-
-def test_a_folder_of_comparisons_names_the_commands_for_them(root, tmp_path, monkeypatch):
-    name = "stratlab.machine.name_program"
-    monkeypatch.setattr(name, lambda: ".venv/bin/stratlab")
-    runs = tmp_path / "demo-results/runs"
-    runs.mkdir(parents=True)
-    shutil.move(root, runs / "demo")
-    build_run_dir(runs / "my pets", "ddp", "ddp")
-    (runs.parent / "mlflow/artifacts/1").mkdir(parents=True)
-    for folder in (runs, runs.parent):
-        with pytest.raises(UserError) as wrong:
-            load_runs(folder)
-        assert str(wrong.value).splitlines()[1:] == [
-            f"  .venv/bin/stratlab compare {runs}/demo",
-            f"  .venv/bin/stratlab compare '{runs}/my pets'",
-        ]
+    refused = raised(load_runs, find(root))
+    assert find_codes(refused) == [code]
+    assert isinstance(refused, NothingThere) is (code == "SL-compare-no-run")
 
 
 def test_a_tuning_is_said_with_what_was_not_tried(root):
@@ -128,3 +112,22 @@ def test_a_tuning_is_said_with_what_was_not_tried(root):
     (root / "tuning.json").unlink()
     report = compare(load_runs(root), tuning=read_tuning(root))
     assert report["tuning"] is None and report["fairness"]["same"]["tuning"] == "not tuned"
+
+
+def test_nothing_to_compare_is_an_error(tmp_path):
+    strange = RunRecord("ddp", tmp_path, "not a run", "has no artifacts")
+    for runs in ([], [strange]):
+        refused = raised(compare, runs)
+        assert find_codes(refused) == ["SL-nothing-to-compare"]
+        assert all(run.ending in str(refused) for run in runs)
+
+
+def test_names_that_several_folders_have_are_told_apart(tmp_path):
+    for folder, runs in (("a", ["ddp"]), ("x/a", ["ddp"]), ("b", ["ddp", "fsdp"])):
+        build(tmp_path / folder, runs)
+
+    def name(*folders):
+        return [run.name for run in load_comparisons([tmp_path / folder for folder in folders])]
+
+    assert name("a", "b") == ["a/ddp", "b/ddp", "fsdp"] and name("b", "x/a") == ["b/ddp", "fsdp", "a/ddp"]
+    assert len(set(name("a", "x/a"))) == 2 and find_codes(raised(name, "a", "b/../a")) == ["SL-compare-twice"]

@@ -1,19 +1,22 @@
-"""Runs that are meant to differ: what is accepted, what is still caught, who is best and when nobody is."""
+"""Runs that are meant to differ: what is accepted, what is still caught, who is best and when nobody is.
+Layouts of one language model on page and terminal; what is unknown is never 0. Rows: test_pinned_reports.py."""
 
 import pytest
 
 from stratlab.compare.comparison import compare
 from stratlab.compare.fairness import AS_SEARCH
-from stratlab.compare.report_files import render_page
+from stratlab.compare.publishing import describe
+from stratlab.compare.report_files import render_page, write_report
 from stratlab.compare.run_sources import keep_varied, load_runs, read_varied
 from stratlab.compare.search_ranking import say_search
-from stratlab.compare.summary_view import build_markdown, describe
+from stratlab.compare.summary_view import build_markdown
 from stratlab.compare.terminal_view import list_answers
 from stratlab.compare.variants import CARRIED_OUT, parse_varied
 from stratlab_spec.settings.rules import MAY_DIFFER
 from tests.codes import find_codes
-from tests.stratlab.compare.building import edit
+from tests.stratlab.compare.building import difference, edit, judge, read_columns
 from tests.stratlab.compare.scenarios import points, search
+from tests.stratlab.example_text import LACKING, LAYOUTS, build_text_run
 from tests.stratlab.raised import raised
 
 
@@ -37,18 +40,6 @@ def test_a_few_validation_samples_decide_little(tmp_path):
     assert few["points"][1]["noise"] == pytest.approx(196 * ((0.94 * 0.06 + 0.9 * 0.1) / 144) ** 0.5)
 
 
-def test_batches_that_see_other_amounts_of_data_are_said(tmp_path):
-    larger = {"global_batch_size": 128, "grad_accum_steps": 2, "data_order_sha256": "other", "bent": 0.1}
-    report = search(tmp_path, {"a": {}, "b": larger}, "global_batch_size")
-    assert report["fairness"]["verdict"] == AS_SEARCH, report["fairness"]["reason"]
-    (remark,) = report["search"]["remarks"]
-    assert {"3,840", "7,680"} <= set(remark.split()) and "run.config.epochs" in remark
-    for path in tmp_path.glob("*/config.json"):
-        edit(path, lambda config: config["config"].update(steps=0, epochs=3))
-    (remark,) = compare(load_runs(tmp_path), varied=["global_batch_size"])["search"]["remarks"]
-    assert "run.config" not in remark
-
-
 def test_names_of_what_is_varied(tmp_path):
     assert parse_varied("lr, run.config.optimizer,lr") == ("lr", "optimizer") and parse_varied("") == ()
     assert {*CARRIED_OUT} <= {*MAY_DIFFER}, "what does not change the training keeps no run from going on"
@@ -62,3 +53,45 @@ def test_the_names_lie_beside_the_runs(tmp_path):
     assert read_varied(tmp_path) == ("lr", "optimizer")
     (tmp_path / "varied.json").write_text('{"varied": "lr"}')
     assert find_codes(raised(read_varied, tmp_path)) == ["SL-varied-file"]
+
+
+FIVE = list(LAYOUTS)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for name, layout in LAYOUTS.items():
+        build_text_run(tmp_path / "llm", name, layout)
+    return load_runs(tmp_path / "llm")
+
+
+def test_layouts_of_one_model_are_comparable(runs, tmp_path):
+    report = compare(runs)
+    assert report["fairness"]["verdict"] == "comparable", report["fairness"]["reason"]
+    assert report["fairness"]["groups"] == [FIVE] and len(report["attribution"]["pairs"]) == 4
+    assert [entry["field"] for entry in report["fairness"]["differences"]] == ["grad_accum_steps"]
+    build_text_run(tmp_path / "llm", "llm-2d", LAYOUTS["llm-2d"], tokenizer="/results/qwen")
+    assert judge(tmp_path / "llm")["fairness"]["verdict"] == "comparable", "where the tokenizer lies"
+    path = tmp_path / "llm" / "llm-2d" / "config.json"
+    edit(path, lambda config: config["resolved"].update(tokenizer_sha256="other"))
+    edit(path, lambda config: config["config"].update(packing=None))
+    found = judge(tmp_path / "llm")
+    assert difference(found, "tokenizer_sha256")["matters"]
+    assert difference(found, "packing")["values"]["llm-2d"] == "unknown"
+
+
+@pytest.mark.parametrize("told_by", ["config.json", "summary.json"])
+def test_a_layout_without_a_dimension_of_its_name_is_shown_and_judged_with_nobody(tmp_path, told_by):
+    folder = build_text_run(tmp_path, "llm-3d", LACKING)
+    if told_by == "summary.json":
+        layout = {"missing": [], "degenerate": False}
+        edit(folder / "config.json", lambda config: config["resolved"]["layout"].update(layout))
+    else:
+        edit(folder / "summary.json", lambda found: found.update(missing_dimensions=[], degenerate=False))
+    runs = load_runs(tmp_path)
+    report = compare(runs)
+    assert [entry["run"] for entry in report["fairness"]["not_compared"]] == ["llm-3d"]
+    page = write_report(report, runs, tmp_path / "out").read_text()
+    assert '<span class="badge bad">degenerate</span> llm-3d' in page
+    assert "degenerate" in read_columns(report)["status"]
+    assert find_codes(raised(compare, runs, baseline="llm-3d")) == ["SL-baseline-unknown"]

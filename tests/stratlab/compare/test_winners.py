@@ -1,11 +1,20 @@
-"""Who is best in what, beyond the noise of repeats, for which goal, and on which front."""
+"""Who is best in what, beyond the noise of repeats, for which goal, and on which front.
+What weakens step times is one flag each, with its runs; on a CPU a busy machine forbids to compare times.
+May the answer be believed: one of three outcomes, the same on every surface."""
 
 import random
+import re
 
 import pytest
 
+from stratlab.compare.causes import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP, build_flags
+from stratlab.compare.comparison import compare
+from stratlab.compare.report_files import render_page
+from stratlab.compare.run_sources import load_runs
+from stratlab.compare.trust import APART, FAIR, TIMES_APART, WITH_DOUBTS, judge_trust
 from stratlab.compare.winners import build_band, build_pareto
-from tests.stratlab.compare.building import build_bare_row
+from stratlab_spec.schedule import FEW_STEPS
+from tests.stratlab.compare.building import build, build_bare_row, judge
 
 
 def test_a_band_by_hand():
@@ -45,3 +54,83 @@ def test_fronts_by_hand(points, front):
     ]
     (entry,) = build_pareto(rows, [list(points)])
     assert entry["front"] == front
+
+
+def flag(**facts):
+    runs = zip(*facts.values(), strict=True)
+    rows = [
+        build_bare_row(f"run{i}", **dict(zip(facts, values, strict=True))) for i, values in enumerate(runs)
+    ]
+    return {found["flag"]: found for found in build_flags(rows)}
+
+
+@pytest.mark.parametrize(
+    ("cuts", "flagged"), [((6, 76), True), ((6, 15), False), ((40, 60), False), ((6, None), False)]
+)
+def test_unequal_warm_up(cuts, flagged):
+    found = flag(warmup=[None if steps is None else {"steps": steps} for steps in cuts])
+    assert (UNEQUAL_WARM_UP in found) is flagged
+    assert not flagged or found[UNEQUAL_WARM_UP]["values"] == {"run0": 6.0, "run1": 76.0}
+
+
+def test_few_timed_steps():
+    found = flag(measured_steps=[FEW_STEPS, FEW_STEPS - 1, None, 0])
+    assert found.keys() == {FEW_TIMED_STEPS}
+    assert found[FEW_TIMED_STEPS]["values"] == {"run1": FEW_STEPS - 1, "run3": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("pressure", "others", "measure"),
+    [
+        (10.1, 0.0, "cpu_pressure_pct"),
+        (None, 10.1, "other_cpu_pct"),
+        (9.9, 90.0, ""),
+        (None, 9.9, ""),
+        (None, None, ""),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_busy_machine(pressure, others, measure, device):
+    found = flag(device_type=[device], cpu_pressure_pct=[pressure], other_cpu_pct=[others])
+    assert (found[BUSY_MACHINE]["measure"] if BUSY_MACHINE in found else "") == measure
+    if measure:
+        assert found[BUSY_MACHINE]["times_comparable"] is (device == "cuda")
+
+
+REPEATS = {
+    f"{name}-{i}": {"seed": i, "samples_per_s": 1000.0 + i} for name in ("ddp", "fsdp") for i in (0, 1)
+}
+
+
+@pytest.mark.parametrize(
+    ("runs", "outcome", "doubts"),
+    [
+        (REPEATS, FAIR, 0),
+        ({"ddp": {}, "fsdp": {}}, WITH_DOUBTS, 1),  # one repeat
+        ({"ddp": {"device": "cpu"}, "fsdp": {"device": "cpu"}}, FAIR, 0),  # no time is ranked
+        (
+            {name: given | {"world_size": 1} for name, given in REPEATS.items()},
+            WITH_DOUBTS,
+            1,
+        ),  # nothing is shared
+        (REPEATS | {"zero2": {"lr": 0.5}}, WITH_DOUBTS, 1),  # a run is apart
+        ({"ddp-2": {"world_size": 2}, "ddp-4": {"world_size": 4}}, WITH_DOUBTS, 1),  # scaling
+        ({"ddp": {}, "fsdp": {"lr": 0.5}}, APART, 0),
+    ],
+)
+def test_three_outcomes(tmp_path, runs, outcome, doubts):
+    trust = judge_trust(judge(tmp_path, runs))
+    assert (trust.outcome, len(trust.doubts)) == (outcome, doubts)
+    assert all(doubt.remedy for doubt in trust.doubts)
+
+
+def test_a_busy_cpu_ranks_no_run_by_time(tmp_path):
+    busy = {"device": "cpu", "hosts": ["n"], "cpu_pressure_pct": 60.0}
+    found = load_runs(build(tmp_path, ["ddp", "fsdp"], **busy))
+    report = compare(found)
+    trust, (pair,) = judge_trust(report), report["attribution"]["pairs"]
+    assert trust.outcome == WITH_DOUBTS and not trust.times and not pair["times_comparable"]
+    assert TIMES_APART in trust.answer and not re.search(r"\d", pair["sentence"])
+    page = render_page(report, found)
+    why = page.partition("<h2>Why")[2].partition("</section>")[0]
+    assert "<details>" in why and "<svg" not in why

@@ -2,14 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Any
-
-import pytest
-import typer
 
 from stratlab.commands.local import SETTINGS, STRATEGIES, demo, find_chart
 from stratlab.rehearsal import RunEnd
-from stratlab.rehearsal_plan import RehearsalRequest
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 
@@ -29,10 +24,10 @@ def test_it_compares_what_it_has_run_and_nothing_that_failed(monkeypatch, tmp_pa
     from stratlab.commands import compare as comparing
     from stratlab.commands import local as rehearsing
 
-    called: list[Any] = []
+    called = []
     code = 0
 
-    def run_request(request: RehearsalRequest) -> list[RunEnd]:
+    def run_request(request):
         called.append([path.name for path in request.charts])
         assert request.replace and request.settings == SETTINGS
         return [RunEnd("ddp", request.results / "demo/ddp", code)]
@@ -43,6 +38,4 @@ def test_it_compares_what_it_has_run_and_nothing_that_failed(monkeypatch, tmp_pa
     assert called == [list(STRATEGIES), [tmp_path / "runs" / "demo"]]
     assert capsys.readouterr().out == "", "the comparison names the commands, once"
     code = 7
-    with pytest.raises(typer.Exit) as end:
-        demo(ROOT / "charts", tmp_path)
-    assert end.value.exit_code == 7 and len(called) == 3
+    assert raised(demo, ROOT / "charts", tmp_path).exit_code == 7 and len(called) == 3

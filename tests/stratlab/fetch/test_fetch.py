@@ -2,23 +2,16 @@
 
 import json
 import os
-import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from stratlab import cli
 from stratlab.verify import verify_run
 from tests.codes import find_codes
-from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir
-
-Call = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def volume(tmp_path: Path) -> Path:
+def volume(tmp_path):
     for strategy in ("ddp", "fsdp"):
         folder = build_run_dir(tmp_path / "volume" / "demo", strategy, strategy)
         (folder / "mlflow.json").write_text('{"tracking_uri": "http://127.0.0.1:9", "run_id": "0"}')
@@ -34,18 +27,15 @@ def volume(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], volume: Path, lab: Lab) -> Call:
-    def run(*arguments: str | Path) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["stratlab", "fetch", *map(str, arguments), "--mount", str(volume)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        shown = capsys.readouterr()
-        return int(end.value.code or 0), shown.out + shown.err
+def call(stratlab, volume, lab):
+    def run(*arguments):
+        code, out, err = stratlab("fetch", *arguments, "--mount", volume)
+        return code, out + err
 
     return run
 
 
-def read_files(folder: Path, *left_out: str) -> dict[str, bytes]:
+def read_files(folder, *left_out):
     paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     found = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
     return {name: content for name, content in found.items() if not name.startswith((".", *left_out))}

@@ -1,11 +1,8 @@
 """The pages that a user reads, of runs that never were: a run, comparisons of 3 and of 16 runs, a prediction."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from docs.pictures.devtools import Page, open_browser
+from docs.pictures.devtools import open_browser
 from stratlab.analysis.report_pages import build_html
 from stratlab.analysis.run_facts import read_facts
 from stratlab.compare.comparison import compare
@@ -25,8 +22,7 @@ PAGES = ("run", "three", "sixteen", "prediction")
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with PAGES, each <name>.html."""
+def site(tmp_path_factory):
     root = tmp_path_factory.mktemp("site")
     build(root / "runs" / "three", ("ddp", "fsdp", "zero2"))
     names = {f"{strategy}-with-seed-{seed}": {"seed": seed} for seed in range(4) for strategy in STRATEGIES}
@@ -48,21 +44,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def address(site: Path) -> Iterator[str]:
-    """Of a server of the site."""
+def address(site):
     with serve(site) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Page]:
-    """One tab for the tests of a file."""
+def browser():
     with open_browser(1200, 900) as page:
         yield page
 
 
-def show(browser: Page, url: str) -> None:
-    """Opens it, every fold unfolded."""
+def show(browser, url):
     browser.open("about:blank")
     browser.wait("location.href === 'about:blank'")
     browser.open(url)

@@ -2,13 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from docs.pictures.devtools import Page
 from stratlab.compare.comparison import compare
 from stratlab.compare.report_files import write_report
 from stratlab.compare.run_sources import load_runs
@@ -29,7 +26,7 @@ VIEWER = """<!doctype html><body style="margin:0"><iframe sandbox="allow-scripts
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def pages(tmp_path_factory):
     """A server of report.html, on GPUs, with a part that goes the other way, a limit, and a front; and of VIEWER."""
     root = tmp_path_factory.mktemp("pages")
     hostile = {"<script>document.title='broken in'</script>": {"strategy": "ddp", "status": "failed"}}
@@ -41,19 +38,19 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def show(browser: Page, url: str, dark: bool = False) -> None:
+def show(browser, url, dark=False):
     browser.appear(1200, dark=dark)
     browser.open(url)
     browser.wait("document.readyState === 'complete' && document.querySelector('h1, [data-state]') !== null")
 
 
-def count_colours(browser: Page, folder: Path) -> dict[tuple[int, ...], int]:
+def count_colours(browser, folder):
     browser.take(folder / "page.png")
     image = Image.open(folder / "page.png").convert("RGB")
     return {colour: count for count, colour in image.getcolors(maxcolors=1 << 24) or []}
 
 
-def test_the_comparison_is_shown_and_loads_nothing_else(pages: str, browser: Page) -> None:
+def test_the_comparison_is_shown_and_loads_nothing_else(pages, browser):
     show(browser, f"{pages}/report.html")
     assert browser.run(LOADED) == []
     dom = browser.run("document.documentElement.outerHTML")
@@ -64,9 +61,7 @@ def test_the_comparison_is_shown_and_loads_nothing_else(pages: str, browser: Pag
     assert len(re.findall('<div class="narrow">', why)) == 2, "one drawing for each pair"
 
 
-def test_it_is_readable_in_a_sandboxed_frame_and_on_a_dark_screen(
-    pages: str, browser: Page, tmp_path: Path
-) -> None:
+def test_it_is_readable_in_a_sandboxed_frame_and_on_a_dark_screen(pages, browser, tmp_path):
     show(browser, f"{pages}/viewer.html")
     assert count_colours(browser, tmp_path).get(ORANGE, 0) > 500
     show(browser, f"{pages}/report.html", dark=True)
@@ -74,7 +69,7 @@ def test_it_is_readable_in_a_sandboxed_frame_and_on_a_dark_screen(
     assert max(dark, key=lambda colour: dark[colour]) == PAPER_DARK
 
 
-def test_a_page_that_loads_something_is_caught(browser: Page, tmp_path: Path) -> None:
+def test_a_page_that_loads_something_is_caught(browser, tmp_path):
     """The check itself sees a foreign picture and a foreign host."""
     (tmp_path / "bad.html").write_text('<h1></h1><img src="x.png"><img src="http://example.invalid/y.png">')
     with serve(tmp_path) as address:

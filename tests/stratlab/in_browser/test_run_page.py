@@ -4,26 +4,25 @@ import os
 
 import pytest
 
-from docs.pictures.devtools import Page
 from tests.stratlab.browser import ABSENT, CHROMIUM
 
 pytestmark = pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=ABSENT)
 
 
-def open_page(browser: Page, address: str) -> None:
+def open_page(browser, address):
     browser.appear(1400)
     browser.open(f"{address}/run.html")
     browser.wait("document.readyState === 'complete' && document.querySelector('.timeline') !== null")
 
 
-def test_the_page_as_it_opens_is_short(address: str, browser: Page) -> None:
+def test_the_page_as_it_opens_is_short(address, browser):
     open_page(browser, address)
     assert browser.run("document.documentElement.scrollHeight") <= 3 * 900
     assert browser.run("document.body.innerText.split(/\\s+/).length") <= 1000
     assert browser.run("[...document.querySelectorAll('table')].filter(t => t.checkVisibility()).length") == 0
 
 
-def test_the_timeline_is_zoomed_and_scrolls(address: str, browser: Page) -> None:
+def test_the_timeline_is_zoomed_and_scrolls(address, browser):
     """Twice as wide with each click, finer ticks, the same moment in the middle; and back."""
     open_page(browser, address)
     browser.run(
@@ -43,7 +42,7 @@ def test_the_timeline_is_zoomed_and_scrolls(address: str, browser: Page) -> None
     assert browser.run("axis.clientWidth") == whole and browser.run("last()") == last
 
 
-def test_a_link_of_the_contents_opens_its_fold(address: str, browser: Page) -> None:
+def test_a_link_of_the_contents_opens_its_fold(address, browser):
     open_page(browser, address)
     browser.run("[...document.querySelectorAll('nav a')].find(a => a.textContent === 'Phases').click()")
     browser.wait("document.querySelector('details.section').open")

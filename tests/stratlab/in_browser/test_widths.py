@@ -1,11 +1,9 @@
 """Report pages on a telephone's screen and on paper: nothing is cut off, and the letters of charts can be read."""
 
 import os
-from pathlib import Path
 
 import pytest
 
-from docs.pictures.devtools import Page
 from tests.stratlab.browser import ABSENT, CHROMIUM
 from tests.stratlab.in_browser.conftest import PAGES, show
 
@@ -27,9 +25,7 @@ REACHED = """[...document.querySelectorAll('.scroll, .chart')].filter(box => box
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_nothing_scrolls_sideways_or_is_cut_off(
-    page: str, address: str, browser: Page, tmp_path: Path
-) -> None:
+def test_nothing_scrolls_sideways_or_is_cut_off(page, address, browser, tmp_path):
     for width in (NARROW, WIDE):
         browser.appear(width)
         show(browser, f"{address}/{page}.html")
@@ -61,16 +57,13 @@ OPENED = """(() => {
 
 
 @pytest.mark.parametrize(("page", "most_kb"), [("three", 400), ("sixteen", 1000)])
-def test_the_answer_is_read_in_thirty_seconds(
-    page: str, most_kb: int, site: Path, address: str, browser: Page
-) -> None:
+def test_the_answer_is_read_in_thirty_seconds(page, most_kb, site, address, browser):
     browser.appear(1400)
     browser.open(f"{address}/{page}.html")
     browser.wait("document.readyState === 'complete' && document.querySelector('h1') !== null")
     seen = browser.run(OPENED)
     assert seen["words"] <= 1000 and seen["screens"] <= 3 and seen["tables"] <= 4 and seen["caveats"] <= 2
-    assert seen["folded"] <= 3000
-    assert len((site / f"{page}.html").read_text()) < 1000 * most_kb
+    assert seen["folded"] <= 3000 and len((site / f"{page}.html").read_text()) < 1000 * most_kb
 
 
 ANSWERS = """[...document.querySelectorAll('.twice')].map(chart => {
@@ -81,7 +74,7 @@ ANSWERS = """[...document.querySelectorAll('.twice')].map(chart => {
 })"""
 
 
-def test_the_pictures_of_the_answer_are_seen_whole(address: str, browser: Page) -> None:
+def test_the_pictures_of_the_answer_are_seen_whole(address, browser):
     """Speed against memory, why, and all bars: every mark and letter lies on the screen, without scrolling sideways."""
     for width, drawing in ((NARROW, "narrow"), (WIDE, "wide")):
         browser.appear(width)
@@ -90,7 +83,7 @@ def test_the_pictures_of_the_answer_are_seen_whole(address: str, browser: Page) 
             assert browser.run(ANSWERS) == [[drawing, 1, True, True]] * count
 
 
-def test_lines_of_the_table_of_shards_are_as_tall_as_their_words(address: str, browser: Page) -> None:
+def test_lines_of_the_table_of_shards_are_as_tall_as_their_words(address, browser):
     """Also on a telephone, where a sentence beyond the edge would leave them empty; zero2 has one."""
     browser.appear(NARROW)
     show(browser, f"{address}/three.html")

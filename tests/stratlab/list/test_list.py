@@ -2,24 +2,19 @@
 
 import json
 import os
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-from stratlab import UserError, cli
-from stratlab.run_directory.files import write_foreign
-from stratlab.run_folders import ListedRun, build_run, list_answers, list_runs, name_comparisons
+from stratlab.run_folders import build_run, list_answers, list_runs, name_comparisons
 from tests.codes import find_codes
 from tests.stratlab.compare.building import edit
 from tests.stratlab.example_run import build_run_dir
-
-Call = Callable[..., tuple[int, str, str]]
+from tests.stratlab.raised import raised
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path):
     folder = tmp_path / "results"
     build_run_dir(folder / "demo", "ddp", "ddp")
     build_run_dir(folder / "demo", "fsdp", "fsdp", status="failed")
@@ -30,17 +25,11 @@ def results(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["stratlab", "list", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return int(end.value.code or 0), *capsys.readouterr()
-
-    return run
+def call(stratlab):
+    return partial(stratlab, "list")
 
 
-def find(results: Path) -> dict[str, ListedRun]:
+def find(results):
     return {run.run: run for run in list_runs(results)}
 
 
@@ -61,39 +50,13 @@ def test_each_run_says_how_far_it_came_and_the_newest_stands_last(results):
     assert find(results)["zero2"].status == "unfinished", "it fell silent"
 
 
-def test_analysed_traces_of_another_program_are_listed(results):
-    folder = results / "demo" / "theirs"
-    (folder / "analysis").mkdir(parents=True)
-    write_foreign(folder, {"experiment": "theirs", "source": "a.zip", "world_size": 8, "traces": []})
-    assert list_runs(results)[0] == ListedRun("demo", "theirs", "traces only", world_size=8)
-
-
-def test_damaged_and_long_files_cost_a_cell_and_not_the_list(results):
-    folder = results / "demo" / "ddp"
-    edit(
-        folder / "config.json", lambda c: c["config"].update(model="vit_tiny", model_path="/data/tiny qwen/")
-    )
-    with (folder / "metrics.jsonl").open("a") as file:
-        for step in range(61, 5000):
-            file.write(json.dumps({"kind": "step", "t": 1.0, "step": step, "loss": 0.1}) + "\n")
-    assert (find(results)["ddp"].step, find(results)["ddp"].model) == (4999, "tiny qwen")
-    (folder / "config.json").write_text("{")
-    (folder / "summary.json").write_text('{"samples_per_s": "fast", "strategy": 7}')
-    (folder / "metrics.jsonl").write_bytes(b'{"kind": "step", "t": 1, "step": 3}\n{"kind": "st\xff')
-    found = find(results)["ddp"]
-    assert (found.status, found.strategy, found.step, found.samples_per_s) == ("finished", None, 3, None)
-    run = build_run({"comparison": "demo", "run": "ddp", "status": "finished", "colour": "red"})
-    assert (run.run, run.steps) == ("ddp", None), "another version may know more of a run"
-
-
 @pytest.mark.parametrize(
     ("place", "code", "ended"),
     [("_prepared", "SL-list-no-run", 3), ("demo/ddp", "SL-list-one-run", 2), ("..", "SL-list-no-run", 2)],
 )
 def test_what_holds_no_runs_is_refused(call, results, place, code, ended):
-    with pytest.raises(UserError) as refused:
-        list_runs((results / place).resolve())
-    assert find_codes(refused.value) == [code] and (place != ".." or str(results) in str(refused.value))
+    refused = raised(list_runs, (results / place).resolve())
+    assert find_codes(refused) == [code] and (place != ".." or str(results) in str(refused))
     assert call((results / place).resolve())[:2] == (ended, "")
 
 

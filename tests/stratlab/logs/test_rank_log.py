@@ -1,37 +1,28 @@
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
-from stratlab import UserError
 from stratlab import logs as rank_log
-from stratlab.cluster import ClusterError
-from stratlab.cluster.connection import Connection
-from stratlab.cluster.pod_template import PodRequest
-from stratlab.cluster.workloads import APIS, RunAnnotations, Workload
-from stratlab.logs import find_file, find_pod
+from stratlab.cluster.workloads import APIS, Workload
+from stratlab.logs import find_pod
 from tests.codes import find_codes
-from tests.stratlab.cluster.fake_api import FakeApi
+from tests.stratlab.raised import raised
 from tests.stratlab.watch.objects import PODS, RUNS, build_pod, build_run, ended
 
 
 class Reading:
     """`read_rank`, with a fake in place of the pod that reads the volume."""
 
-    def __init__(self, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.said: list[str] = []
-        self.asked: tuple[Any, ...] = ()
+    def __init__(self, connection, monkeypatch):
+        self.said = []
+        self.asked = ()
         self._connection = connection
         monkeypatch.setattr(rank_log, "read_file", self._fake_read_file)
 
-    def _fake_read_file(
-        self, connection: Connection, request: PodRequest, path: str, progress: Any
-    ) -> Iterator[bytes]:
+    def _fake_read_file(self, connection, request, path, progress):
         self.asked = (request.claim, request.mount, request.image, path)
         yield b"from the "
         yield b"volume\n"
 
-    def __call__(self, rank: int = 0, *, previous: bool = False, follow: bool = False, **options: str) -> str:
+    def __call__(self, rank=0, *, previous=False, follow=False, **options):
         self.said, self.asked = [], ()
         pieces = rank_log.read_rank(
             self._connection, "demo", rank, previous=previous, follow=follow, say=self.said.append, **options
@@ -40,7 +31,7 @@ class Reading:
 
 
 @pytest.fixture
-def reading(api: FakeApi, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Reading:
+def reading(api, connection, monkeypatch):
     api.served |= {PODS, RUNS}
     return Reading(connection, monkeypatch)
 
@@ -53,13 +44,10 @@ def test_from_the_pod_that_holds_the_rank(api, reading):
         api.put(PODS, build_pod(index))
         api.log(f"demo-worker-{index}", f"of pod {index}")
     for rank, index in ((0, 0), (1, 0), (2, 1), (3, 1)):
-        assert reading(rank) == f"of pod {index}\n"
-        assert (
-            f"demo-worker-{index}" in reading.said[0] and f"{2 * index} to {2 * index + 1}" in reading.said[0]
-        )
-    with pytest.raises(UserError) as refused:
-        reading(4)
-    assert find_codes(refused.value) == ["SL-logs-rank"] and "0 to 3" in str(refused.value)
+        assert reading(rank) == f"of pod {index}\n" and f"demo-worker-{index}" in reading.said[0]
+        assert f"{2 * index} to {2 * index + 1}" in reading.said[0]
+    refused = raised(reading, 4)
+    assert find_codes(refused) == ["SL-logs-rank"] and "0 to 3" in str(refused)
 
 
 def test_followed_to_the_end(api, reading):
@@ -73,10 +61,9 @@ def test_a_pod_that_has_not_started_says_why(api, reading):
     api.put(RUNS, build_run("Created"))
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     api.put(PODS, build_pod(0, "Pending", state=waiting))
-    with pytest.raises(ClusterError) as refused:
-        reading()
-    assert find_codes(refused.value) == ["SL-logs-not-started"]
-    assert all(told in str(refused.value) for told in ("demo-worker-0", "node-a", "ImagePullBackOff"))
+    refused = raised(reading)
+    assert find_codes(refused) == ["SL-logs-not-started"]
+    assert all(told in str(refused) for told in ("demo-worker-0", "node-a", "ImagePullBackOff"))
 
 
 def test_the_previous_container_or_the_file(api, reading):
@@ -88,13 +75,6 @@ def test_the_previous_container_or_the_file(api, reading):
     assert reading(previous=True) == "before\n"
 
 
-def test_when_the_pods_are_gone_the_annotations_lead_to_the_file(api, reading):
-    api.put(RUNS, build_run("Failed"))
-    assert reading(3) == "from the volume\n"
-    assert reading.asked == ("volume", "/results", "lab:1", "/results/c/demo/ranks/rank3.log")
-    assert "2 to 3" in reading.said[0] and "--claim" not in reading.said[1]
-
-
 def test_when_the_resource_is_gone_too_the_charts_defaults_do(reading):
     assert reading() == "from the volume\n"
     default = ("stratlab-results", "/results", "stratlab-lab:0.1.0")
@@ -102,24 +82,6 @@ def test_when_the_resource_is_gone_too_the_charts_defaults_do(reading):
     assert "--run-directory, --claim and --image" in reading.said[1]
     reading(run_directory="/results/vit/demo", claim="mine", image="lab:2")
     assert reading.asked == ("mine", "/results", "lab:2", "/results/vit/demo/ranks/rank0.log")
-
-
-FACTS = RunAnnotations("/data/c/demo", "claim", "/data", "lab:1", "", 1)
-
-
-@pytest.mark.parametrize(
-    ("facts", "directory", "mount", "path"),
-    [
-        (FACTS, "", "/data", "/data/c/demo"),
-        (FACTS, "c/other", "/data", "/data/c/other"),
-        (RunAnnotations(), "c/demo/", "/results", "/results/c/demo"),
-        (RunAnnotations(), "/mnt/c/demo", "/mnt", "/mnt/c/demo"),
-    ],
-)
-def test_the_file(facts, directory, mount, path):
-    found = find_file("demo", facts, 0, run_directory=directory, claim="", image="")
-    claim, image = ("claim", "lab:1") if facts == FACTS else ("stratlab-results", "stratlab-lab:0.1.0")
-    assert found == (PodRequest(claim, mount, image), f"{path}/ranks/rank0.log")
 
 
 def test_a_master_is_node_0_and_a_launcher_has_all():

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-def run_program(code: str) -> subprocess.CompletedProcess[str]:
+def run_program(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 

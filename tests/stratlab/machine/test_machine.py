@@ -1,20 +1,25 @@
-"""What processes know of this machine, what its volumes say, and how its shell finds this program."""
+"""What processes know of this machine, what its volumes say, and how its shell finds this program.
+Processes are ended with all that descends from them, and their logs are told by their end."""
 
 import errno
 import os
 import ssl
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import certifi
+import psutil
 import pytest
 
 from stratlab import machine as of_the_tools
-from stratlab.machine import FULL_BELOW, build_machine_env, name_program, say_full, say_refused, shorten
+from stratlab.machine import FULL_BELOW, Processes, build_machine_env, say_full, say_refused, tail
 from stratlab_spec.certificates import MARK
 from tests.codes import find_codes
-from trainer import distributed as of_the_trainer
+from tests.stratlab.raised import raised
+from trainer.distributed import machine as of_the_trainer
 
 
 def test_the_users_shell_does_not_leak_in():
@@ -48,31 +53,11 @@ def test_a_place_that_is_refused_is_told_from_other_failures(tmp_path):
     assert say_refused(OSError(errno.ENOSPC, "full", "/x")) == say_refused(ValueError("x")) == ""
 
 
-def test_a_printed_command_is_one_that_the_shell_finds(tmp_path, monkeypatch):
-    folder, other = tmp_path / ".venv/bin", tmp_path / "other"
-    for program in (folder / "python", folder / "stratlab", other / "stratlab"):
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text("#!/bin/sh\n")
-        program.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(folder / "python"))
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert name_program() == str(folder / "stratlab")
-    monkeypatch.chdir(tmp_path)
-    assert name_program() == ".venv/bin/stratlab"
-    monkeypatch.setenv("PATH", str(folder))
-    assert name_program() == "stratlab"
-    monkeypatch.setenv("PATH", f"{other}:{folder}")
-    assert name_program() == ".venv/bin/stratlab", "another one of this name is not it"
-    (folder / "stratlab").unlink()
-    assert name_program() == "stratlab"
-    assert shorten(tmp_path / "a/b") == Path("a/b") and shorten(Path("/elsewhere")) == Path("/elsewhere")
-
-
 BOTH = pytest.mark.parametrize("module", [of_the_tools, of_the_trainer], ids=["tools", "trainer"])
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Path:
+def authority(tmp_path):
     """One of the known certificates: any will do."""
     text = Path(certifi.where()).read_text()
     begin = text.index(MARK)
@@ -103,9 +88,50 @@ def test_what_is_no_certificate_is_refused(module, tmp_path):
         module.trust_given(environ)
         assert environ == before, "without a file nothing changes"
     (tmp_path / "ca.crt").write_text("hello")
-    with pytest.raises(ValueError) as failure:
-        module.trust_given({"STRATLAB_CA_FILE": str(tmp_path / "ca.crt")})
-    assert str(tmp_path / "ca.crt") in str(failure.value)
+    assert str(tmp_path / "ca.crt") in str(
+        raised(module.trust_given, {"STRATLAB_CA_FILE": str(tmp_path / "ca.crt")})
+    )
     untrusted = ssl.SSLCertVerificationError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
     assert "run.certificates" in module.explain_untrusted(untrusted)
     assert module.explain_untrusted(OSError("connection refused")) == ""
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+SESSION = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {DEAF!r}], start_new_session=True)
+time.sleep(60)
+"""
+
+
+def wait_for(text, log):
+    deadline = time.monotonic() + 20
+    while text not in tail(log):
+        assert time.monotonic() < deadline, tail(log)
+        time.sleep(0.05)
+
+
+def test_stop_reaches_a_deaf_grandchild_in_a_session_of_its_own(tmp_path):
+    other = subprocess.Popen(["sleep", "60"])
+    processes = Processes()
+    processes.start([sys.executable, "-c", SESSION], dict(os.environ), tmp_path / "log")
+    wait_for("ready", tmp_path / "log")
+    members = processes.members()
+    assert len(members) == 2
+    started = time.monotonic()
+    processes.stop()
+    assert time.monotonic() - started < 5  # the first process went at SIGTERM, so nothing is waited for
+    assert not any(psutil.pid_exists(member.pid) and member.status() != "zombie" for member in members)
+    assert not processes.members()
+    assert other.poll() is None, "others are left alone"
+    other.kill()
+    other.wait()
+
+
+def test_a_process_that_is_deaf_itself_is_killed_after_the_grace(tmp_path):
+    processes = Processes()
+    process = processes.start([sys.executable, "-c", DEAF], dict(os.environ), tmp_path / "log")
+    wait_for("ready", tmp_path / "log")
+    started = time.monotonic()
+    processes.stop(grace_s=1.0)
+    assert 1.0 <= time.monotonic() - started < 5 and process.returncode == -9

@@ -3,9 +3,6 @@
 import contextlib
 import io
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -101,8 +98,7 @@ open(sys.argv[1] + "/analysis/report.html", "w").close()
 VALUES = {"nodes": 1, "processesPerNode": 1, "config": {"fault": ""}, "results": {"mountPath": "/r"}}
 
 
-def write_chart(folder: Path, *, job: str = JOB, train: str = TRAIN, analyze: str = ANALYZE) -> Path:
-    """A chart named after its folder."""
+def write_chart(folder, *, job=JOB, train=TRAIN, analyze=ANALYZE):
     (folder / "templates").mkdir(parents=True)
     (folder / "Chart.yaml").write_text(f"{{apiVersion: v2, name: {folder.name}, version: 0.1.0}}")
     (folder / "values.yaml").write_text(json.dumps({"run": VALUES | {"mlflow": {"trackingUri": ""}}}))
@@ -116,12 +112,12 @@ def write_chart(folder: Path, *, job: str = JOB, train: str = TRAIN, analyze: st
 
 
 @pytest.fixture
-def chart(tmp_path: Path) -> Path:
+def chart(tmp_path):
     return write_chart(tmp_path / "tiny")
 
 
 @pytest.fixture
-def screen() -> Iterator[tuple[Display, Callable[[], str]]]:
+def screen():
     """A display that is no terminal, and what it has shown so far."""
     text = io.StringIO()
     with Display(Console(file=text, width=80)) as display:
@@ -129,7 +125,7 @@ def screen() -> Iterator[tuple[Display, Callable[[], str]]]:
 
 
 @contextlib.contextmanager
-def no_server(folder: Path, port: int, **_: Any) -> Iterator[str]:
+def no_server(folder, port, **_):
     """In place of the MLflow server: leaves a file in the store, as the server does."""
     (folder / "mlflow.db").write_bytes(b"")
     yield f"http://127.0.0.1:{port}"

@@ -1,13 +1,7 @@
 """What a rehearsal makes and takes away, what an operator would inject, what is said at the end."""
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from stratlab import UserError
-from stratlab.rehearsal import RunEnd, describe_success, next_commands
 from stratlab.rehearsal_plan import build_training_pods, check_free, make_folder, remove_empty, replaced
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
@@ -28,10 +22,8 @@ def test_only_what_was_made_and_stayed_empty_is_removed(tmp_path):
 
 
 def test_a_finished_run_is_not_overwritten(tmp_path):
-    def refused(replace: bool) -> list[str]:
-        with pytest.raises(UserError) as failure:
-            check_free(tmp_path, replace=replace)
-        return find_codes(failure.value)
+    def refused(replace):
+        return find_codes(raised(check_free, tmp_path, replace=replace))
 
     check_free(tmp_path, replace=False)
     (tmp_path / "config.json").write_text('{"config": {}, "resolved": {}}')
@@ -55,22 +47,16 @@ def test_an_old_run_comes_back_when_no_new_one_came_into_being(tmp_path, new):
         if new:
             run_dir.mkdir()
         raise RuntimeError
-    assert (run_dir / "old").exists() is not new
-    assert list(tmp_path.iterdir()) == [run_dir]
+    assert (run_dir / "old").exists() is not new and list(tmp_path.iterdir()) == [run_dir]
 
 
 CONTAINER = {"name": "pytorch", "command": ["python"], "env": [{"name": "PET_NNODES", "value": "9"}]}
 COMMON = {"PYTHONUNBUFFERED": "1", "TRAINER_ACCELERATOR": ""}
 
 
-def job(
-    elastic: dict[str, Any] | None = None,
-    per_node: str | None = "2",
-    pod: dict[str, Any] | None = None,
-    **replicas: int,
-) -> dict[str, Any]:
+def job(elastic=None, per_node="2", pod=None, **replicas):
     template = {"spec": {"containers": [CONTAINER]} | (pod or {})}
-    spec: dict[str, Any] = {
+    spec = {
         "pytorchReplicaSpecs": {
             role: {"replicas": count, "template": template} for role, count in replicas.items()
         }
@@ -106,15 +92,6 @@ def test_master_and_worker_get_the_index_of_their_pod_as_rank():
         assert pod.commands[0].env == common | own
 
 
-def test_elastic_extras_and_the_defaults_of_the_operator():
-    conf = [{"key": "read_timeout", "value": "15"}, {"key": "a", "value": "b"}]
-    elastic = {"rdzvId": "r1", "rdzvConf": conf}
-    env = build_training_pods(job(elastic, per_node=None, Worker=3), 1)[0].commands[0].env
-    assert (env["PET_NNODES"], env["PET_NPROC_PER_NODE"]) == ("3:3", "auto")
-    assert (env["PET_RDZV_ID"], env["PET_RDZV_CONF"]) == ("r1", "read_timeout=15,a=b")
-    assert "PET_MAX_RESTARTS" not in env
-
-
 @pytest.mark.parametrize(
     ("bad", "code", "named"),
     [
@@ -128,39 +105,3 @@ def test_elastic_extras_and_the_defaults_of_the_operator():
 def test_what_would_hang_or_be_refused_on_a_cluster_is_refused(bad, code, named):
     failure = raised(build_training_pods, bad, 1)
     assert find_codes(failure) == [code] and named in str(failure)
-
-
-def test_a_run_that_was_restarted_or_lost_traces_says_so(tmp_path):
-    summary, attempts = tmp_path / "summary.json", tmp_path / "attempts.jsonl"
-    summary.write_text('{"steps": 20, "samples_per_s": 98.24, "measured_steps": 15}')
-    lines = [json.dumps({"t": n, "attempt": n, "event": "started"}) + "\n" for n in (1, 2)]
-    attempts.write_text(lines[0])
-    (said,) = describe_success(tmp_path, 3).splitlines()
-    assert all(each in said for each in ("3 s", "20 steps", "samples_per_s 98.24", " 15 "))
-    attempts.write_text("".join(lines) + "half a li")
-    assert " 2 attempts" in describe_success(tmp_path, 3).splitlines()[1]
-    attempts.unlink()
-    (tmp_path / "traces").mkdir()
-    for dropped, told in (
-        ([{"rank": 0, "reason": "No space left."}], "rank 0: No space left"),
-        (["odd"], ""),
-    ):
-        manifest = {"files": [], "dropped": dropped}
-        (tmp_path / "traces" / "manifest.json").write_text(json.dumps(manifest))
-        assert told in "".join(more := describe_success(tmp_path, 3).splitlines()[1:]) and bool(more) is bool(
-            told
-        )
-    summary.write_text("[" * 100_000)
-    assert "done in 3 s" in describe_success(tmp_path, 3)
-
-
-def test_the_next_commands(tmp_path, monkeypatch):
-    monkeypatch.setattr("stratlab.machine.name_program", lambda: ".venv/bin/stratlab")
-    (tmp_path / "a b" / "x").mkdir(parents=True)
-    end = RunEnd("x", tmp_path / "a b" / "x", 0)
-    lines = next_commands([end, end], Path("/m"))
-    assert f"compare them:  .venv/bin/stratlab compare '{tmp_path}/a b' --mlflow /m" in lines
-    assert lines[-1].endswith(" .venv/bin/stratlab mlflow /m")
-    monkeypatch.chdir(tmp_path)
-    assert next_commands([end, end], tmp_path / "mlflow")[0].endswith(" a b/x")
-    assert not any("compare" in line for line in next_commands([end], Path("/m")))

@@ -5,7 +5,6 @@ import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ SHOW = 'echo "$TRAINER_RUN|$PET_NNODES|$PET_NPROC_PER_NODE|$PET_RDZV_ENDPOINT|$H
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Start:
+def start(tmp_path):
     return Start(
         name="try", env={"TRAINER_RUN": "try"}, secrets=["TOKEN"], nodes=2, processes=4,
         results=tmp_path / "my runs", mount="/results", accelerator="", image="trainer:1", grace_s=30,
@@ -28,18 +27,18 @@ def start(tmp_path: Path) -> Start:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     (tmp_path / "bin").mkdir()
     return tmp_path / "bin"
 
 
-def put(path: Path, **programs: str) -> None:
+def put(path, **programs):
     for name, lines in programs.items():
         (path / name).write_text(f"#!/bin/bash\n{lines}\n")
         (path / name).chmod(0o755)
 
 
-def run(script: str, path: Path, **env: Any) -> subprocess.CompletedProcess[str]:
+def run(script, path, **env):
     """With programs of `path` before all others, and variables of an earlier run, which must not count."""
     old = {"TRAINER_RUN": "old", "PET_NNODES": "9", "TRAINER_LR": "5", "TOKEN": "secret"}
     old |= {"PET_RDZV_ENDPOINT": "old:1", "PET_MASTER_ADDR": "old", "STRATLAB_X": "old"}
@@ -97,8 +96,7 @@ def test_slurm_starts_one_trainer_on_each_node(task, name, start, path):
     assert done.stdout.splitlines()[:3] == shown, done.stderr
     logs = f"{start.results}/default/.logs/{name}"
     options = ["--kill-on-bad-exit=0", "--wait=0", "--open-mode=append", f"--output={logs}/node%n.log"]
-    assert (path / "given").read_text().splitlines()[:4] == options
-    assert Path(logs).is_dir()
+    assert (path / "given").read_text().splitlines()[:4] == options and Path(logs).is_dir()
 
 
 @pytest.mark.parametrize(
@@ -160,8 +158,7 @@ def test_each_host_starts_its_trainer(start, path):
     logs = [(start.results / f"default/.logs/try/node{index}.log").read_text() for index in (0, 1)]
     place = "try|2|4|10.0.0.1:4444|try-worker-{}|-m trainer\nit's $x{}80\n"
     assert logs == [place.format(index, wild) for index in (0, 1)]
-    assert sorted((path / "hosts").read_text().split()) == sorted(hosts)
-    assert not (path / "there").exists()
+    assert sorted((path / "hosts").read_text().split()) == sorted(hosts) and not (path / "there").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stratlab import UserError
 from stratlab.helm import find_helm, read_chart_name, render_chart
 from stratlab.pod_commands import build_pod, expand
 from tests.codes import find_codes
@@ -15,17 +13,14 @@ from tests.stratlab.raised import raised
 DDP = Path("charts/ddp")
 
 
-def refused(chart: Path, release: str = "r", **options: Any) -> str:
-    with pytest.raises(UserError) as failure:
-        render_chart(find_helm(), chart, release, **options)
-    return str(failure.value)
+def refused(chart, release="r", **options):
+    return str(raised(render_chart, find_helm(), chart, release, **options))
 
 
-def no_chart(chart: Path) -> str:
-    with pytest.raises(UserError) as failure:
-        read_chart_name(find_helm(), chart)
-    assert str(failure.value).startswith(f"{chart}: ")
-    return str(failure.value)
+def no_chart(chart):
+    failure = raised(read_chart_name, find_helm(), chart)
+    assert str(failure).startswith(f"{chart}: ")
+    return str(failure)
 
 
 def test_a_literal_wins_and_may_contain_what_helm_treats_specially(chart, tmp_path):
@@ -125,7 +120,7 @@ def test_a_value_that_is_no_choice_or_no_number_is_told_in_words(tmp_path):
     assert "- run.config.optimizer=adamm: " in typed and "adamw?" in typed
 
 
-def pod(container: dict[str, Any] | None = None, **spec: Any) -> Any:
+def pod(container=None, **spec):
     whole = {"containers": [{"name": "c", "command": ["true"]} | (container or {})], **spec}
     return build_pod("p-0", "node0", whole, namespace="lab", injected={"A": "injected"})
 

@@ -2,8 +2,6 @@
 a run and a comparison say the same."""
 
 import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -12,10 +10,7 @@ from stratlab.compare.step_difference import TracedStep, build_traced_step
 from stratlab.run_directory.late_rank import find_late_rank
 from tests.stratlab.analysis.example_report import build_example
 
-Noise = Callable[[random.Random], float]
-Rows = list[dict[str, Any]]
-
-NOISES: dict[str, Noise] = {
+NOISES = {
     "even": lambda draw: draw.gauss(0, 2),
     "skewed": lambda draw: draw.expovariate(1 / 3),
     "hiccups": lambda draw: draw.gauss(0, 1) + (40 if draw.random() < 0.05 else 0),
@@ -23,17 +18,17 @@ NOISES: dict[str, Noise] = {
 TEAMS = ((2, 3), (4, 3), (8, 10), (2, 24))
 
 
-def simulate(seed: int, ranks: int, steps: int, noise: Noise, late: dict[int, float] | None = None) -> Rows:
+def simulate(seed, ranks, steps, noise, late=None):
     """Steps of about 100 ms, equally long on all ranks: each waits, exposed, for the last one. `late`: rank -> ms."""
     draw = random.Random(seed)
-    own: dict[int, list[float]] = {rank: [] for rank in range(ranks)}
+    own = {rank: [] for rank in range(ranks)}
     for _ in range(steps):
         for rank, times in own.items():
             times.append(100 + noise(draw) + (late or {}).get(rank, 0))
     return build_rows(own)
 
 
-def build_rows(own: dict[int, list[float]]) -> Rows:
+def build_rows(own):
     longest = [max(column) + 5 for column in zip(*own.values(), strict=True)]
     return [
         {"rank": rank, "step": i, "step_ms": longest[i], "comm_exposed_ms": longest[i] - ms, "bubble_ms": 0.0}
@@ -55,11 +50,8 @@ ONE_RUN_MS = """67 17 113 60 115 18 63 48 101 62 76 112 16 29 1 -57 40 65 -64 -6
 
 
 def test_other_work_that_lasts_for_some_steps_names_no_rank():
-    assert (
-        find_late_rank(build_rows({0: [100.0] * 24, 1: [100.0 + int(ms) for ms in ONE_RUN_MS.split()]}), [])
-        is None
-    )
-    named = 0
+    times, named = {0: [100.0] * 24, 1: [100.0 + int(ms) for ms in ONE_RUN_MS.split()]}, 0
+    assert find_late_rank(build_rows(times), []) is None
     for seed in range(200):
         draw, own = random.Random(seed), {}
         for rank in range(2):
@@ -82,7 +74,7 @@ def test_less_than_two_percent_of_the_step_is_not_named():
     assert find_late_rank(simulate(0, 4, 9, lambda d: 0.0, {2: 3.5}), []) == 2
 
 
-def calls(*last: int) -> Rows:
+def calls(*last):
     return [{"rank": rank, "arrived_last": count} for rank, count in enumerate(last)]
 
 

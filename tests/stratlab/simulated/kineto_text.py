@@ -1,17 +1,13 @@
 """Trace events in Kineto's own formatting. Times in ns; written in us with three decimals, exactly."""
 
 import json
-from typing import Any
-
-from tests.stratlab.simulated.scene import Scene
 
 HOST, BACKWARD_THREAD, GPU = 4000, 4001, 0
 COMPUTE_STREAM, COMM_STREAM, COPY_STREAM, P2P_STREAM = 7, 20, 21, 22
 DTYPE, ELEMENT_BYTES = "Float", 4
 
 
-def build_head(scene: Scene, rank: int) -> str:
-    """Everything before the first event."""
+def build_head(scene, rank):
     groups = [
         {"pg_name": str(number), "pg_desc": f"mesh_{axis}", "backend_config": "cuda:nccl", "pg_size": len(ranks),
          "ranks": list(ranks)}
@@ -24,7 +20,7 @@ def build_head(scene: Scene, rank: int) -> str:
         "backend_config": "cuda:nccl",
         "pg_size": scene.ranks,
     }
-    head: dict[str, Any] = {
+    head = {
         "schemaVersion": 1,
         "deviceProperties": [{"id": 0, "name": "simulated GPU", "numSms": 132, "totalGlobalMem": 80 << 30}],
         "distributedInfo": {
@@ -44,13 +40,12 @@ def build_head(scene: Scene, rank: int) -> str:
     return f'{{\n{lines}  "traceEvents": [\n'
 
 
-def list_groups(scene: Scene) -> list[tuple[str, tuple[int, ...]]]:
+def list_groups(scene):
     """All process groups with their axis; the number of a group is its place here, from 1 on."""
     return [(axis, ranks) for axis, groups in scene.build_groups().items() for ranks in groups]
 
 
-def build_metadata(rank: int) -> str:
-    """Names of processes and threads."""
+def build_metadata(rank):
     named = [
         ("process_name", HOST, 0, {"name": "python"}),
         ("process_labels", HOST, 0, {"labels": "CPU"}),
@@ -68,15 +63,14 @@ def build_metadata(rank: int) -> str:
     )
 
 
-def build_tail(rank: int, at: int) -> str:
-    """The last event and the end of the file."""
+def build_tail(rank, at):
     return (
         f'  {{\n    "name": "Record Window End", "ph": "i", "s": "g",\n    "pid": "", "tid": "", '
         f'"ts": {at / 1000:.3f}\n  }}\n  ],\n  "traceName": "rank{rank}_trace.json"\n}}\n'
     )
 
 
-def build_event(cat: str, name: str, pid: int, tid: int, start: int, end: int, args: str) -> str:
+def build_event(cat, name, pid, tid, start, end, args):
     """One event with a duration. `name` is escaped already, `args` is the inside of a JSON object."""
     return (
         f'  {{\n    "ph": "X", "cat": "{cat}", "name": "{name}", "pid": {pid}, "tid": {tid},\n'
@@ -85,8 +79,7 @@ def build_event(cat: str, name: str, pid: int, tid: int, start: int, end: int, a
     )
 
 
-def build_arrow(number: int, tid: int, issued: int, stream: int, start: int) -> str:
-    """The flow from a launch to what it started."""
+def build_arrow(number, tid, issued, stream, start):
     return (
         f'  {{\n    "ph": "s", "id": {number}, "pid": {HOST}, "tid": {tid}, "ts": {issued / 1000:.3f},\n'
         f'    "cat": "ac2g", "name": "ac2g"\n  }},\n'
@@ -95,7 +88,7 @@ def build_arrow(number: int, tid: int, issued: int, stream: int, start: int) -> 
     )
 
 
-def build_memory(at: int, change: int, allocated: int, reserved: int) -> str:
+def build_memory(at, change, allocated, reserved):
     """One `[memory]` instant; bytes."""
     return (
         f'  {{\n    "ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]",\n'
@@ -105,9 +98,7 @@ def build_memory(at: int, change: int, allocated: int, reserved: int) -> str:
     )
 
 
-def build_message(
-    collective: str, number: int, axis: str, ranks: tuple[int, ...], size: int, gathered: int
-) -> str:
+def build_message(collective, number, axis, ranks, size, gathered):
     """The facts of one collective, as NCCL kernels and record_param_comms carry them; sizes in elements."""
     return (
         f'"Collective name": "{collective}", "In msg nelems": {size}, "Out msg nelems": {gathered}, '

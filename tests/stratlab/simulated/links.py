@@ -10,8 +10,6 @@ from tests.stratlab.simulated.kineto_text import (
     build_message,
     list_groups,
 )
-from tests.stratlab.simulated.member import Member
-from tests.stratlab.simulated.scene import Scene
 
 # collective: (kernel, what torch calls it, operator)
 COLLECTIVES = {
@@ -30,20 +28,18 @@ ACTIVATION_BYTES = 24 << 20  # of one layer and micro-batch
 class Links:
     """The process groups, and how long a transfer takes."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene):
         self.scene = scene
         self.groups = {key: number for number, key in enumerate(list_groups(scene), 1)}
         self.draw = Random(scene.seed + 17)
 
-    def run(
-        self, collective: str, axis: str, members: list[Member], after: dict[int, int], layers: int = 1
-    ) -> dict[int, int]:
+    def run(self, collective, axis, members, after, layers=1):
         """When it ends on each rank; empty where the axis has one rank.
 
         Args:
             after: when each rank's GPU is ready for it.
         """
-        ends: dict[int, int] = {}
+        ends = {}
         for key in self.of(axis):
             taking_part = [m for m in members if m.rank in key[1]]
             if not taking_part:
@@ -63,7 +59,7 @@ class Links:
                 ends[member.rank] = end
         return ends
 
-    def pass_on(self, senders: list[Member], receivers: list[Member]) -> None:
+    def pass_on(self, senders, receivers):
         """The activations, or their gradients, of one micro-batch; both sides wait for each other."""
         for key in self.of("pp"):
             pair = [next((m for m in side if m.rank in key[1]), None) for side in (senders, receivers)]
@@ -86,19 +82,18 @@ class Links:
                 member.leave(SEND_RECV, "send_recv", "pp", message, P2P_STREAM, times)
             receiver.free[COMPUTE_STREAM] = max(receiver.free[COMPUTE_STREAM], end)
 
-    def _transfer_ns(self, layers: int) -> int:
+    def _transfer_ns(self, layers):
         return max(1, int(self.scene.comm_ns * layers * self.scene.link * self.draw.uniform(0.9, 1.1)))
 
-    def of(self, axis: str) -> list[tuple[str, tuple[int, ...]]]:
+    def of(self, axis):
         return [key for key in self.groups if key[0] == axis]
 
 
-def find_ready(members: list[Member]) -> dict[int, int]:
+def find_ready(members):
     """When each rank's GPU has computed all that it was given."""
     return {m.rank: m.free[COMPUTE_STREAM] for m in members}
 
 
-def apply_wait(members: list[Member], ends: dict[int, int]) -> None:
-    """Nothing computes before these times."""
+def apply_wait(members, ends):
     for member in members:
         member.free[COMPUTE_STREAM] = max(member.free[COMPUTE_STREAM], ends.get(member.rank, 0))

@@ -18,7 +18,7 @@ from tests.stratlab.simulated.kineto_text import (
     build_memory,
     build_metadata,
 )
-from tests.stratlab.simulated.scene import NCCL, Scene
+from tests.stratlab.simulated.scene import NCCL
 
 LATENCY_NS = 1_500  # from a launch to the earliest start
 RESERVED_STEP = 2 << 20
@@ -40,7 +40,7 @@ class Work(NamedTuple):
 class Member:
     """Times in ns since the team's start. `work` holds the GPU events since `give_text` was last called."""
 
-    def __init__(self, scene: Scene, rank: int) -> None:
+    def __init__(self, scene, rank):
         self.scene, self.rank = scene, rank
         last = rank == scene.ranks - 1
         self.slow = scene.slow if last else 1.0
@@ -51,20 +51,19 @@ class Member:
         self.correlation = 0
         self.tid = HOST
         self.text = [build_head(scene, rank), build_metadata(rank)]
-        self.work: list[Work] = []
-        self.labels: list[tuple[str, int, int]] = []
-        self.kernels: dict[str, tuple[int, int]] = {}  # name: count, ns
-        self.copies: dict[str, tuple[int, int, int]] = {}  # kind: count, bytes, ns
+        self.work = []
+        self.labels = []
+        self.kernels = {}  # name: count, ns
+        self.copies = {}  # kind: count, bytes, ns
         self.allocated = self.peak_allocated = self.reserved = 0
         self.slices = 0
 
-    def give_text(self) -> str:
-        """Everything written since the last call."""
+    def give_text(self):
         text = "".join(self.text)
         self.text = []
         return text
 
-    def run_kernel(self, name: str, op: str, mean_ns: int) -> None:
+    def run_kernel(self, name, op, mean_ns):
         """An operator that launches one kernel on the compute stream."""
         scene, draw = self.scene, self.draw
         duration = max(1, int(mean_ns * (1 + scene.jitter * (2 * draw() - 1)) * self.slow))
@@ -73,8 +72,7 @@ class Member:
         start = max(issued + LATENCY_NS, self.free[COMPUTE_STREAM] + gap)
         self._finish(name, "kernel", COMPUTE_STREAM, start, start + duration, issued, "compute", "")
 
-    def run_copy(self, kind: str, size: int, mean_ns: int, stream: int) -> None:
-        """HtoD, DtoH or DtoD."""
+    def run_copy(self, kind, size, mean_ns, stream):
         memory = "Pageable" if kind == "DtoH" else "Pinned"
         name = f"Memcpy {kind} ({'Device -> ' + memory if kind == 'DtoH' else memory + ' -> Device'})"
         issued = self._launch("aten::copy_", "cudaMemcpyAsync", "")
@@ -85,14 +83,12 @@ class Member:
         count, total, ns = self.copies.get(kind, (0, 0, 0))
         self.copies[kind] = count + 1, total + size, ns + end - start
 
-    def enter(self, op: str, message: str, stream: int, after: int) -> tuple[int, int]:
+    def enter(self, op, message, stream, after):
         """Launches the kernel of a collective; (when it was launched, when it starts on this rank)."""
         issued = self._launch(op, "cudaLaunchKernelExC", message)
         return issued, max(issued + LATENCY_NS, self.free[stream], after)
 
-    def leave(
-        self, name: str, collective: str, axis: str, message: str, stream: int, times: tuple[int, ...]
-    ) -> None:
+    def leave(self, name, collective, axis, message, stream, times):
         """The kernel of a collective, known once all ranks have entered it.
 
         Args:
@@ -102,16 +98,14 @@ class Member:
         where = (collective, axis, others)
         self._finish(NCCL.format(name), "kernel", stream, start, end, issued, "comm", f"{message}, ", *where)
 
-    def allocate(self, change: int) -> None:
-        """Allocates or frees bytes."""
+    def allocate(self, change):
         self.allocated += change
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         self.reserved = max(self.reserved, -(-self.allocated // RESERVED_STEP) * RESERVED_STEP)
         if self.scene.memory:
             self.text.append(build_memory(self.cpu + self.origin, change, self.allocated, self.reserved))
 
-    def label(self, name: str, start: int, end: int | None = None) -> None:
-        """A user annotation that ends now, unless told."""
+    def label(self, name, start, end=None):
         end = self.cpu if end is None else end
         self.labels.append((name, start, end))
         self._write("user_annotation", name, HOST, HOST, start, end, '"External id": 0')
@@ -120,13 +114,12 @@ class Member:
             low, high = inside[0].start, inside[-1].end
             self._write("gpu_user_annotation", name, GPU, COMPUTE_STREAM, low, high, '"External id": 0')
 
-    def wait_for_gpu(self) -> None:
-        """The host stops until all streams are empty."""
+    def wait_for_gpu(self):
         done = max(self.cpu + 1_000, *self.free.values())
         self._write("cuda_runtime", "cudaDeviceSynchronize", HOST, HOST, self.cpu, done, '"cbid": 165')
         self.cpu = done
 
-    def _launch(self, op: str, runtime: str, message: str) -> int:
+    def _launch(self, op, runtime, message):
         """The operator and the call that launches; the host's clock moves on. Returns when it was launched."""
         self.correlation += 1
         at, cost = self.cpu, self.scene.launch_ns
@@ -145,9 +138,9 @@ class Member:
         return issued
 
     def _finish(
-        self, name: str, cat: str, stream: int, start: int, end: int, issued: int, kind: str, extra: str,
-        collective: str = "", axis: str = "", others: int = -1,
-    ) -> None:  # fmt: skip
+        self, name, cat, stream, start, end, issued, kind, extra,
+        collective = "", axis = "", others = -1,
+    ):  # fmt: skip
         number, origin = self.correlation, self.origin
         args = (
             f'{extra}"External id": {number}, "queued": 0, "device": 0, "context": 1, "stream": {stream}, '
@@ -163,7 +156,7 @@ class Member:
         count, ns = self.kernels.get(name, (0, 0))
         self.kernels[name] = count + 1, ns + end - start
 
-    def _write(self, cat: str, name: str, pid: int, tid: int, start: int, end: int, args: str) -> None:
+    def _write(self, cat, name, pid, tid, start, end, args):
         self.slices += 1
         self.text.append(build_event(cat, name, pid, tid, start + self.origin, end + self.origin, args))
 

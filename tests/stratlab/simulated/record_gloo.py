@@ -20,7 +20,7 @@ FIRST_STEP, STEPS, WORLD_SIZE, DELAY_S = 10, 3, 2, 0.05
 WARMUP = 2  # after the first step DDP rebuilds its buckets and broadcasts them
 
 
-def train(rank: int, folder: Path) -> None:
+def train(rank, folder):
     """Records steps 10 to 12, each of two micro-batches."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD_SIZE)
@@ -40,9 +40,7 @@ def train(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def train_step(
-    rank: int, model: nn.parallel.DistributedDataParallel, optimizer: torch.optim.Optimizer
-) -> None:
+def train_step(rank, model, optimizer):
     """Gradients are reduced with the second micro-batch only."""
     for last in (False, True):
         with record_function("## Data Loading ##"):

@@ -58,18 +58,17 @@ class Scene:
     host_name: str = "simulated"
 
     @property
-    def mesh(self) -> tuple[tuple[str, int], ...]:
-        """The axes, given or by the strategy."""
+    def mesh(self):
         return self.axes or (("dp_replicate" if self.strategy == "ddp" else "dp_shard", self.ranks),)
 
     @property
-    def stages(self) -> int:
+    def stages(self):
         """Pipeline stages; 1 without a pipeline."""
         return dict(self.mesh).get("pp", 1)
 
-    def build_groups(self) -> dict[str, list[tuple[int, ...]]]:
+    def build_groups(self):
         """The groups of ranks of each axis of more than one rank."""
-        groups: dict[str, list[tuple[int, ...]]] = {}
+        groups = {}
         inner = self.ranks
         for axis, size in self.mesh:
             inner //= size

@@ -6,8 +6,6 @@
 import gzip
 import hashlib
 import json
-from pathlib import Path
-from typing import Any
 
 HOST, BACKWARD_THREAD, GPU = 4000, 4001, 0
 COMPUTE_STREAM, COMM_STREAM, COPY_STREAM = 7, 20, 21
@@ -30,32 +28,21 @@ STEP_MS |= {"backward_ms": 0.4, "optimizer_ms": 0.05}
 class TraceWriter:
     """Collects the events of one rank; times in us."""
 
-    def __init__(self, rank: int | None, backend: str = "nccl", world_size: int = 2) -> None:
-        self.events: list[dict[str, Any]] = []
-        self.head: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": []}
+    def __init__(self, rank, backend="nccl", world_size=2):
+        self.events = []
+        self.head = {"schemaVersion": 1, "deviceProperties": []}
         if rank is not None:
             self.head["distributedInfo"] = {"backend": backend, "rank": rank, "world_size": world_size}
         self.correlation = 0
 
-    def add(
-        self, cat: str, name: str, start: float, end: float, tid: int = HOST, pid: int = HOST, **args: Any
-    ) -> None:
-        """One event with a duration."""
+    def add(self, cat, name, start, end, tid=HOST, pid=HOST, **args):
         event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": end - start}
         self.events.append(event | {"args": args})
 
-    def label(self, name: str, start: float, end: float) -> None:
+    def label(self, name, start, end):
         self.add("user_annotation", name, start, end)
 
-    def kernel(
-        self,
-        name: str,
-        launch: float,
-        start: float,
-        end: float,
-        stream: int = COMPUTE_STREAM,
-        tid: int = HOST,
-    ) -> None:
+    def kernel(self, name, launch, start, end, stream=COMPUTE_STREAM, tid=HOST):
         """An operator, its launch at `launch`, and what it started on the GPU."""
         self.correlation += 1
         copies = name.startswith("Memcpy")
@@ -67,7 +54,7 @@ class TraceWriter:
         place = {"device": 0, "stream": stream, "correlation": self.correlation}
         self.add(category, name, start, end, stream, GPU, **place, **extra)
 
-    def memory(self, at: float, allocated: int, reserved: int, device_type: int = 1) -> None:
+    def memory(self, at, allocated, reserved, device_type=1):
         """One `[memory]` instant."""
         args = {"Total Allocated": allocated, "Total Reserved": reserved, "Device Type": device_type}
         event = {
@@ -80,23 +67,20 @@ class TraceWriter:
         }
         self.events.append(event | {"ts": at, "args": args | {"Device Id": 0}})
 
-    def text(self) -> str:
+    def text(self):
         """As Kineto writes it: every event ends with a line `  },`."""
         head = "".join(f'  "{key}": {json.dumps(value)},\n' for key, value in self.head.items())
         events = ",\n".join("  " + json.dumps(event, indent=2).replace("\n", "\n  ") for event in self.events)
         return f'{{\n{head}  "traceEvents": [\n{events}\n  ],\n  "traceName": "synthetic"\n}}\n'
 
-    def write(self, path: Path) -> Path:
-        """Packed if the name says so."""
+    def write(self, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         data = self.text().encode()
         path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
         return path
 
 
-def add_gpu_step(
-    trace: TraceWriter, step: int, at: float, lag_us: float = 0.0, comm_start: float = 600, without: str = ""
-) -> None:
+def add_gpu_step(trace, step, at, lag_us=0.0, comm_start=600, without=""):
     """One step that begins at `at` on the host; the GPU works `lag_us` later than it could.
 
     Args:
@@ -120,7 +104,7 @@ def add_gpu_step(
     trace.label(f"ProfilerStep#{step - 10}", at, at + 1000)
 
 
-def build_gpu_trace(rank: int | None, steps: int = 3, **options: Any) -> TraceWriter:
+def build_gpu_trace(rank, steps=3, **options):
     """Steps 10, 11, ... one after the other."""
     trace = TraceWriter(rank)
     for i in range(steps):
@@ -128,15 +112,7 @@ def build_gpu_trace(rank: int | None, steps: int = 3, **options: Any) -> TraceWr
     return trace
 
 
-def quote_numbers(trace: TraceWriter) -> TraceWriter:
-    """The same with every number of its events in quotes, as some writers have them."""
-    copy = TraceWriter(None)
-    copy.head = trace.head
-    copy.events = json.loads(json.dumps(trace.events), parse_int=str, parse_float=str)
-    return copy
-
-
-def build_cpu_trace(rank: int, steps: int = 3) -> TraceWriter:
+def build_cpu_trace(rank, steps=3):
     """Steps of 100 us: operators 0-40 and 60-90, gloo 30-70, one accumulated forward and backward more."""
     trace = TraceWriter(rank, "gloo")
     for i in range(steps):
@@ -158,7 +134,7 @@ def build_cpu_trace(rank: int, steps: int = 3) -> TraceWriter:
     return trace
 
 
-def write_run(folder: Path, traces: dict[int, TraceWriter], manifest: bool = True, **changes: Any) -> Path:
+def write_run(folder, traces, manifest=True, **changes):
     """A run directory with config.json and these traces. `changes` go into the resolved part of config.json."""
     for rank, trace in traces.items():
         trace.write(folder / "traces" / f"rank{rank}_trace.json")
@@ -177,7 +153,7 @@ def write_run(folder: Path, traces: dict[int, TraceWriter], manifest: bool = Tru
     return folder
 
 
-def write_manifest(folder: Path, **changes: Any) -> None:
+def write_manifest(folder, **changes):
     """traces/manifest.json over the rank files as they are now."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [

@@ -1,16 +1,12 @@
 """Of a planned release, and of what a sweep tells; used by several tests."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from stratlab.cluster.workloads import APIS, Workload
 from stratlab.sweep.planned_release import Planned, Release
 
 
-def plan(
-    name: str, *, has_analysis: bool = True, values: Mapping[str, Any] | None = None, **notes: str
-) -> Planned:
+def plan(name, *, has_analysis=True, values=None, **notes):
     """A release of ddp; `notes`: annotations stratlab/... of its workload, `_` for `-`."""
     annotations = {f"stratlab/{key.replace('_', '-')}": value for key, value in notes.items()}
     workload = Workload(APIS["pytorchjob"], {"metadata": {"name": name, "annotations": annotations}})
@@ -21,18 +17,18 @@ def plan(
 class Heard:
     """A display; `lines` is what it said, `last` how each release ended."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.last: dict[str, str] = {}
+    def __init__(self):
+        self.lines = []
+        self.last = {}
 
-    def say(self, text: str) -> None:
+    def say(self, text):
         self.lines.append(text)
 
-    def pass_by(self, text: str) -> None:
+    def pass_by(self, text):
         pass
 
-    def show(self, name: str, text: str) -> None:
+    def show(self, name, text):
         pass
 
-    def end(self, name: str, text: str) -> None:
+    def end(self, name, text):
         self.last[name] = text

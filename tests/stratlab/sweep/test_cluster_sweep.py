@@ -1,56 +1,41 @@
 """Before and after the work: what a cluster must have, what is decided, and what counts as success."""
 
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.workloads import APIS
-from stratlab.compare.run_sources import read_varied
 from stratlab.helm import HelmFailed
-from stratlab.sweep import SeenRelease, State, read_state
+from stratlab.sweep import SeenRelease, read_state
 from stratlab.sweep import execution as module
-from stratlab.sweep.execution import (
-    ClusterPlace,
-    RehearsedPlace,
-    carry_out,
-    check_cluster,
-    decide_all,
-    uninstall_ended,
-)
+from stratlab.sweep.execution import ClusterPlace, carry_out, check_cluster, decide_all, uninstall_ended
 from stratlab.sweep.helm_release import Site
-from stratlab.sweep.planned_release import Planned
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
-from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.raised import raised
 from tests.stratlab.sweep import stand_ins
-from tests.stratlab.sweep.stand_ins import Heard
 
 LAB = "/api/v1/namespaces/lab"
 JOBS = APIS["pytorchjob"].path("lab")
 NOTES = {"certificates": "secret/ours/ca.crt", "results_mount": "/r", "lab_image": "lab:1"}
 
 
-def plan(name: str, claim: str = "results") -> Planned:
+def plan(name, claim="results"):
     return stand_ins.plan(name, results_claim=claim, **NOTES)
 
 
-def furnish() -> Any:
-    """A cluster that has all that runs need."""
+def furnish():
     cluster = Answering()
     for path in (LAB, f"{LAB}/persistentvolumeclaims/results", "/apis/kubeflow.org/v1"):
         cluster.things[path] = {"metadata": {}}
     return cluster
 
 
-def silent(text: str) -> None:
+def silent(text):
     pass
 
 
 def test_what_a_cluster_lacks_is_told_together():
-    cluster: Any = Answering()
+    cluster = Answering()
     missing = ["SL-namespace-missing", "SL-claim-missing", "SL-sweep-api-not-served"]
     assert find_codes(check_cluster(cluster, "lab", [plan("a"), plan("b")])) == missing
     cluster = furnish()
@@ -67,12 +52,10 @@ def test_what_a_cluster_lacks_is_told_together():
 def test_decisions_follow_from_helm_and_the_resource(tmp_path, monkeypatch):
     connection = furnish()
     connection.things[f"{JOBS}/b"] = {"metadata": {"name": "b"}}
-    seen: dict[str, Any] = {name: SeenRelease("deployed", f"asked {name}") for name in "bc"} | {
-        "a": SeenRelease()
-    }
-    looked: list[str] = []
+    seen = {name: SeenRelease("deployed", f"asked {name}") for name in "bc"} | {"a": SeenRelease()}
+    looked = []
 
-    def look_at(helm: Path, namespace: str, name: str, context: str | None) -> SeenRelease:
+    def look_at(helm, namespace, name, context):
         assert (helm, namespace, context) == (Path("helm"), "lab", "east")
         looked.append(name)
         if isinstance(seen[name], Exception):
@@ -97,13 +80,11 @@ def test_decisions_follow_from_helm_and_the_resource(tmp_path, monkeypatch):
 class Ends:
     """Stand-ins for the work and the comparison."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, stages: dict[str, str], failure: Exception | None = None
-    ) -> None:
-        self.worked: list[str] = []
-        self.asked: dict[str, Any] = {}
+    def __init__(self, monkeypatch, stages, failure=None):
+        self.worked = []
+        self.asked = {}
 
-        def work(todo: Any, state: State, *rest: Any, **options: Any) -> tuple[State, list[str]]:
+        def work(todo, state, *rest, **options):
             for planned, _ in todo:
                 name = planned.release.name
                 if name not in stages:
@@ -112,7 +93,7 @@ class Ends:
                 state = state.record(name, stage=stages[name], asked=planned.asked, sentence="badly")
             return state, []
 
-        def compare(connection: Any, namespace: str, comparison: str, **options: Any) -> dict[str, Any]:
+        def compare(connection, namespace, comparison, **options):
             self.asked = {"comparison": comparison, **options}
             if failure:
                 raise failure
@@ -123,16 +104,14 @@ class Ends:
         monkeypatch.setattr(module, "compare_on_cluster", compare)
 
 
-def finish(
-    tmp_path: Path, names: str, skip: str = "", varied: tuple[str, ...] = (), tuning: Any = None
-) -> module.Result:
+def finish(tmp_path, names, skip="", varied=(), tuning=None):
     plans = [plan(name) for name in names]
     state = read_state(tmp_path / "s.json", "demo", "lab")
     for name in skip:
         state = state.record(name, stage="succeeded", asked="asked " + name)
-    display: Any = stand_ins.Heard()
+    display = stand_ins.Heard()
     place = ClusterPlace(Site(furnish(), "lab", Path("helm"), "east"), 1, display, counts=True)
-    options: Any = {"retry_failed": False, "stop_on_failure": False, "tuning": tuning, "varied": varied}
+    options = {"retry_failed": False, "stop_on_failure": False, "tuning": tuning, "varied": varied}
     result = carry_out(place, plans, state, tmp_path / "report", **options)
     assert len(display.lines) == 1 and display.lines[0].startswith(f"{len(plans)} releases: ")
     return result
@@ -176,9 +155,9 @@ def test_a_comparison_that_fails_is_a_problem_and_without_a_success_there_is_non
 
 
 def test_what_has_ended_is_uninstalled_also_where_it_failed(tmp_path, monkeypatch):
-    gone: list[str] = []
+    gone = []
 
-    def uninstall(helm: Path, namespace: str, name: str, context: str | None) -> None:
+    def uninstall(helm, namespace, name, context):
         assert (helm, namespace, context) == (Path("helm"), "lab", "east")
         if name == "c":
             raise HelmFailed("no right")
@@ -188,15 +167,5 @@ def test_what_has_ended_is_uninstalled_also_where_it_failed(tmp_path, monkeypatc
     state = read_state(tmp_path / "s.json", "demo", "lab")
     for name, stage in (("a", "succeeded"), ("b", "failed"), ("c", "succeeded"), ("d", "running")):
         state = state.record(name, stage=stage, asked="asked")
-    site = Site(None, "lab", Path("helm"), "east")  # type: ignore[arg-type]
-    assert uninstall_ended("abcde", state, site, silent) == ["c: no right"]
-    assert gone == ["a", "b"]
-
-
-def test_a_rehearsal_keeps_beside_its_runs_what_they_are_meant_to_differ_in(tmp_path):
-    for run, lr in (("a", 0.001), ("b", 0.01)):
-        build_run_dir(tmp_path / "runs" / "demo", run, "ddp", lr=lr, hosts=["n"], loss_shift=lr)
-    display: Any = Heard()
-    report = RehearsedPlace(tmp_path, "", display).compare([], "demo", tmp_path / "report", None, ("lr",))
-    assert report["fairness"]["verdict"] == "comparable as a search"
-    assert read_varied(tmp_path / "runs" / "demo") == ("lr",)
+    site = Site(None, "lab", Path("helm"), "east")
+    assert uninstall_ended("abcde", state, site, silent) == ["c: no right"] and gone == ["a", "b"]

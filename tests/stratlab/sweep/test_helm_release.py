@@ -2,47 +2,44 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.watching import ADDED, MODIFIED, SYNCED
 from stratlab.helm import HelmFailed
-from stratlab.sweep import Decision, ReleaseEntry, State, Step, read_state
+from stratlab.sweep import Decision, ReleaseEntry, read_state
 from stratlab.sweep import helm_release as module
 from stratlab.sweep.helm_release import ReleaseEnd, Site, follow_release, work
-from stratlab.sweep.planned_release import Planned
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.sweep.stand_ins import Heard, plan
 
-SITE = Site(None, "lab", Path("helm"), "east")  # type: ignore[arg-type]
+SITE = Site(None, "lab", Path("helm"), "east")
 
 
 class StandIn:
     """Of helm and of the cluster: notes what happens, and ends each release as told by `ends`."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, ends: dict[str, Any]) -> None:
+    def __init__(self, monkeypatch, ends):
         self.ends = ends
-        self.calls: list[str] = []
+        self.calls = []
         self.lock = threading.Lock()
         self.now, self.most = 0, 0
-        self.hold: Callable[[str], None] = lambda name: None
+        self.hold = lambda name: None
         monkeypatch.setattr(module, "install", lambda *given: self.note("install", given[2], given))
         monkeypatch.setattr(module, "uninstall", lambda *given: self.note("uninstall", plan(given[2]), given))
         monkeypatch.setattr(module, "follow_release", self.follow)
         monkeypatch.setattr(module, "TICK_S", 0.01)
 
-    def note(self, verb: str, planned: Planned, given: tuple[Any, ...]) -> None:
+    def note(self, verb, planned, given):
         assert (given[0], given[1], *given[3:]) == (SITE.helm, SITE.namespace, SITE.context)
         self.calls.append(f"{verb} {planned.release.name}")
         if isinstance(self.ends[planned.release.name], HelmFailed):
             raise self.ends[planned.release.name]
 
-    def follow(self, connection: Any, planned: Planned, show: Any) -> ReleaseEnd:
+    def follow(self, connection, planned, show):
         name = planned.release.name
         with self.lock:
             self.calls.append(f"follow {name}")
@@ -58,13 +55,7 @@ class StandIn:
         return ReleaseEnd(end, "well" if end else "badly")
 
 
-def start(
-    tmp_path: Path,
-    names: str,
-    step: Step = "install",
-    known: Mapping[str, ReleaseEntry] | None = None,
-    **more: Any,
-) -> tuple[State, list[str]]:
+def start(tmp_path, names, step="install", known=None, **more):
     todo = [(plan(name), Decision(step, "")) for name in names]
     state = replace(read_state(tmp_path / "s.json", "demo", "lab"), releases=known or {})
     end, lost = work(todo, state, SITE, Heard(), **{"parallel": 1, "stop_on_failure": False} | more)
@@ -72,7 +63,7 @@ def start(
     return end, lost
 
 
-def stages(state: State) -> dict[str, str]:
+def stages(state):
     return {name: entry.stage for name, entry in state.releases.items()}
 
 
@@ -83,13 +74,6 @@ def test_one_after_the_other_and_a_failure_does_not_stop_the_rest(tmp_path, monk
     assert state.releases["b"].sentence == "badly" and state.releases["b"].asked == "asked b"
     assert stand_in.calls == ["install a", "follow a", "install b", "follow b", "install c", "follow c"]
     assert state.releases["a"].ended >= state.releases["a"].started > 0
-
-
-def test_some_at_a_time_and_never_more(tmp_path, monkeypatch):
-    stand_in = StandIn(monkeypatch, dict.fromkeys("abcdef", True))
-    stand_in.hold = lambda name: time.sleep(0.1)
-    state, _ = start(tmp_path, "abcdef", parallel=3)
-    assert stand_in.most == 3 and set(stages(state).values()) == {"succeeded"}
 
 
 @pytest.mark.parametrize(
@@ -135,49 +119,23 @@ def test_what_has_no_known_end_is_tried_again_next_time(tmp_path, monkeypatch):
     assert all(word in line for word, line in zip(("no quota", "no right", "KeyError"), lost, strict=True))
 
 
-def test_an_interruption_leaves_a_state_to_go_on_from(tmp_path, monkeypatch):
-    stand_in = StandIn(monkeypatch, {"a": True, "b": True, "c": True})
-    reached = threading.Event()
-
-    def hold(name: str) -> None:
-        if name == "b":
-            reached.set()
-            time.sleep(60)
-
-    stand_in.hold = hold
-
-    class Interrupting(Heard):
-        def show(self, name: str, text: str) -> None:
-            if reached.is_set() and text == "PyTorchJob Running":
-                raise KeyboardInterrupt
-
-    state = read_state(tmp_path / "s.json", "demo", "lab")
-    todo = [(plan(name), Decision("install", "")) for name in "abc"]
-    with pytest.raises(KeyboardInterrupt):
-        work(todo, state, SITE, Interrupting(), parallel=1, stop_on_failure=False)
-    assert stages(read_state(state.file, "demo", "lab")) == {"a": "succeeded", "b": "running"}
-
-
-Changes = Iterable[tuple[str, dict[str, Any]]]
-THERE: Changes = [(SYNCED, {})]
-CONNECTION: Any = Answering()
+THERE = [(SYNCED, {})]
+CONNECTION = Answering()
 INSTANCE = "app.kubernetes.io/instance=a"
 NO_NODE = {"type": "PodScheduled", "status": "False", "message": "1 Insufficient nvidia.com/gpu."}
 
 
-def job(state: str, message: str = "") -> dict[str, Any]:
+def job(state, message=""):
     conditions = [{"type": state, "status": "True", "message": message}] if state else []
     return {"metadata": {"name": "a"}, "status": {"conditions": conditions}}
 
 
-def labelled(name: str, component: str, status: dict[str, Any], **spec: Any) -> dict[str, Any]:
+def labelled(name, component, status, **spec):
     labels = {"app.kubernetes.io/component": component}
     return {"metadata": {"name": name, "labels": labels}, "status": status, "spec": spec}
 
 
-def analysis(
-    condition: str = "", number: int = 1, component: str = "analysis", **spec: Any
-) -> dict[str, Any]:
+def analysis(condition="", number=1, component="analysis", **spec):
     conditions = [{"type": condition, "status": "True", "reason": "PodFailurePolicy"}] if condition else []
     return labelled(f"a-{component}-{number}", component, {"conditions": conditions}, **spec)
 
@@ -185,26 +143,26 @@ def analysis(
 class Cluster:
     """`asked`: the query of each collection; `shown`: what the release was said to do."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.changes: dict[str, Changes] = {}
-        self.asked: dict[str, dict[str, str]] = {}
-        self.shown: list[str] = []
+    def __init__(self, monkeypatch):
+        self.changes = {}
+        self.asked = {}
+        self.shown = []
         monkeypatch.setattr(module, "watch", self.watch)
 
-    def watch(self, connection: Any, path: str, query: dict[str, str], patience: Any) -> Iterator[Any]:
+    def watch(self, connection, path, query, patience):
         assert "/namespaces/lab/" in path
         collection = path.rpartition("/")[2]
         self.asked[collection] = query
         yield from self.changes.get(collection, ())
 
-    def follow(self, training: Changes, jobs: Changes | None = None, pods: Changes = ()) -> ReleaseEnd:
+    def follow(self, training, jobs=None, pods=()):
         self.changes = {"pytorchjobs": training, "jobs": jobs or (), "pods": pods}
         planned = plan("a", has_analysis=jobs is not None)
         return follow_release(CONNECTION, planned, self.shown.append)
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def cluster(monkeypatch):
     return Cluster(monkeypatch)
 
 
@@ -255,12 +213,12 @@ def test_a_pod_that_waits_for_ever_is_shown(cluster):
     runs = labelled("a-worker-0", "training", {"containerStatuses": [{"state": {"running": {}}}]})
     told = threading.Event()
 
-    def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    def pods():
         yield MODIFIED, waits
         told.set()
         yield MODIFIED, runs
 
-    def training(wait: Callable[[float], bool]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def training(wait):
         yield ADDED, job("Created")
         assert wait(10)
         yield MODIFIED, job("Succeeded")

@@ -1,8 +1,6 @@
 """A release as it is remembered and seen, what to do with it, and how helm is asked."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -55,11 +53,10 @@ def test_other_settings_under_the_same_name_are_refused():
         assert (decision.step, find_codes(decision.reason)) == ("refuse", [code])
 
 
-def refused(file: Path, comparison: str, namespace: str) -> list[str]:
-    with pytest.raises(UserError) as failure:
-        read_state(file, comparison, namespace)
-    assert str(file) in str(failure.value)
-    return find_codes(failure.value)
+def refused(file, comparison, namespace):
+    failure = raised(read_state, file, comparison, namespace)
+    assert str(file) in str(failure)
+    return find_codes(failure)
 
 
 def test_what_is_recorded_is_read_again(tmp_path):
@@ -107,7 +104,7 @@ VALUES = {"run": {"config": {"lr": 1.5, "model": "no"}}}
 class Helm:
     """Notes its arguments, one a line, and the values it is given; answers by its first argument."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.program = folder, folder / "helm"
         self.program.write_text(
             '#!/bin/bash\ncd "${0%/*}"\nprintf "%s\\n" "$*" >> calls\n'
@@ -115,13 +112,13 @@ class Helm:
         )
         self.program.chmod(0o755)
 
-    def answer(self, verb: str, content: Any, code: int = 0) -> None:
+    def answer(self, verb, content, code=0):
         stream = ">&2" if code else ""
         (self.folder / verb).write_text(f"cat <<'END' {stream}\n{content}\nEND\nexit {code}\n")
 
 
 @pytest.fixture
-def helm(tmp_path: Path) -> Helm:
+def helm(tmp_path):
     return Helm(tmp_path)
 
 

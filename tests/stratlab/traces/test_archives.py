@@ -1,27 +1,26 @@
+"""Which file is used for which rank, and why another one is not."""
+
 import io
+import json
+import os
 import stat
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 
 from stratlab.traces import archives
-from stratlab.traces.archives import (
-    ARCHIVE_LIMITS,
-    ArchiveError,
-    ArchiveLimits,
-    Budget,
-    Unpacked,
-    collect_files,
-)
+from stratlab.traces.archives import ARCHIVE_LIMITS, ArchiveLimits, Budget, collect_files
+from stratlab.traces.discover import find_traces
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
+from tests.stratlab.simulated.small import build_gpu_trace, write_manifest
 
 TRACE = b'{"traceEvents": []}'
 DAMAGED = b"\xff" * 8
 
 
-def write_zip(path: Path, members: dict[str, bytes]) -> Path:
+def write_zip(path, members):
     path.parent.mkdir(exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
@@ -29,7 +28,7 @@ def write_zip(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
-def write_tar(path: Path, members: dict[str, bytes]) -> Path:
+def write_tar(path, members):
     with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as archive:
         for name, content in members.items():
             entry = tarfile.TarInfo(name)
@@ -41,22 +40,22 @@ def write_tar(path: Path, members: dict[str, bytes]) -> Path:
 WRITERS = {"runs.zip": write_zip, "runs.tar": write_tar, "runs.tgz": write_tar}
 
 
-def unpack(archive: Path, limits: ArchiveLimits = ARCHIVE_LIMITS) -> Unpacked:
+def unpack(archive, limits=ARCHIVE_LIMITS):
     target = archive.parent / f"scratch-{archive.name}"
     target.mkdir()
     return archives.unpack(archive, archive.name, target, Budget(archive.stat().st_size, limits))
 
 
-def collect(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_LIMITS) -> Unpacked:
+def collect(source, scratch, limits=ARCHIVE_LIMITS):
     scratch.mkdir()
     return collect_files(source, scratch, limits)
 
 
-def shown(found: Unpacked) -> list[str]:
+def shown(found):
     return [file.shown for file in found.files]
 
 
-def left_out(found: Unpacked) -> dict[str, list[str]]:
+def left_out(found):
     return {name: find_codes(why) for name, why in found.left_out}
 
 
@@ -67,8 +66,7 @@ def test_what_may_be_a_trace_is_unpacked_and_nothing_else(name, tmp_path):
     found = unpack(WRITERS[name](tmp_path / name, members))
     assert shown(found) == ["a/rank0.json", "a/rank1.json.gz", "b/rank0.JSON"]
     assert found.files[0].path.read_bytes() == TRACE and found.files[0].path.name == "rank0.json"
-    assert left_out(found) == {"a/note.txt": ["SL-file-ending"]}
-    assert not list(tmp_path.rglob("note.txt"))
+    assert left_out(found) == {"a/note.txt": ["SL-file-ending"]} and not list(tmp_path.rglob("note.txt"))
 
 
 @pytest.mark.parametrize("name", ("runs.zip", "runs.tar"))
@@ -77,34 +75,20 @@ def test_a_path_that_points_outside_refuses_the_archive(name, tmp_path):
         ("../rank0.json", "a/../../rank0.json", "/etc/a.json", "C:\\a.json", "a\\..\\a.json")
     ):
         (folder := tmp_path / str(i)).mkdir()
-        with pytest.raises(ArchiveError) as refusal:
-            unpack(WRITERS[name](folder / name, {"a/rank0.json": TRACE, member: TRACE}))
-        assert find_codes(refusal.value) == ["SL-archive-outside"]
+        assert find_codes(
+            raised(unpack, WRITERS[name](folder / name, {"a/rank0.json": TRACE, member: TRACE}))
+        ) == ["SL-archive-outside"]
     assert not list(tmp_path.parent.glob("*.json")) and not list(tmp_path.glob("*.json"))
 
 
 @pytest.mark.parametrize("name", ("runs.zip", "runs.tgz"))
 def test_a_bomb_is_refused(name, tmp_path):
     archive = WRITERS[name](tmp_path / name, {"a/rank0.json": bytes(3 << 20)})
-    with pytest.raises(ArchiveError) as refusal:
-        unpack(archive, ArchiveLimits(ratio_from_bytes=1 << 20))
-    assert find_codes(refusal.value) == ["SL-archive-bomb"] and "0.000977 GiB" in str(refusal.value)
+    refusal = raised(unpack, archive, ArchiveLimits(ratio_from_bytes=1 << 20))
+    assert find_codes(refusal) == ["SL-archive-bomb"] and "0.000977 GiB" in str(refusal)
     assert not list(tmp_path.rglob("rank0.json"))
     small = WRITERS[name](tmp_path / f"small-{name}", {"a/rank0.json": bytes(3 << 20)})
     assert unpack(small).files, "small ones may be so"
-
-
-@pytest.mark.parametrize("packed", (False, True))
-def test_bombs_beside_each_other_are_one_bomb(packed, tmp_path):
-    sizes = {"a.zip": 3, "b.zip": 2, "c.zip": 2, "d.zip": 1}
-    source = tmp_path / "source"
-    for name, size in sizes.items():
-        write_zip(source / name, {"rank0.json": bytes(size << 20)})
-    if packed:
-        source = write_zip(tmp_path / "all.zip", {name: (source / name).read_bytes() for name in sizes})
-    found = collect(source, tmp_path / "scratch", ArchiveLimits(ratio=1, ratio_from_bytes=6_310_000))
-    assert shown(found) == ["a/rank0.json", "b/rank0.json", "d/rank0.json"]
-    assert left_out(found) == {"c.zip": ["SL-archive-bomb"]}
 
 
 def test_a_damaged_member_costs_itself(tmp_path):
@@ -137,17 +121,6 @@ def test_links_and_encrypted_members_are_left_out(tmp_path):
     assert left_out(unpack(tmp_path / "runs.tar")) == {"a/rank0.json": ["SL-archive-link"]}
 
 
-def test_of_a_truncated_tar_the_beginning_is_kept_and_the_loss_named(tmp_path):
-    import random
-
-    noise = random.Random(0).randbytes
-    archive = write_tar(tmp_path / "runs.tgz", {"a/rank0.json": noise(50_000), "a/rank1.json": noise(50_000)})
-    archive.write_bytes(archive.read_bytes()[:70_000])
-    found = unpack(archive)
-    assert shown(found) == ["a/rank0.json"]
-    assert {"SL-archive-cut"} <= {code for codes in left_out(found).values() for code in codes}
-
-
 def test_archives_in_folders_and_archives_are_folders(tmp_path):
     inner = write_zip(tmp_path / "inner.zip", {"rank0.json": TRACE}).read_bytes()
     deepest = write_zip(tmp_path / "deep.zip", {"inner.zip": inner}).read_bytes()
@@ -163,3 +136,112 @@ def test_archives_in_folders_and_archives_are_folders(tmp_path):
         "gone.zip": ["SL-archive-missing"],
         "ddp/deep/inner.zip": ["SL-archive-nested"],
     }
+
+
+def write(folder, names):
+    for name, rank in names.items():
+        build_gpu_trace(rank, steps=1).write(folder / name)
+
+
+def used(found):
+    return {rank: path.name for rank, path in found.files.items()}
+
+
+def said(found, action="skipped"):
+    return {f.file: find_codes(f.reason) for f in found.findings if f.action == action}
+
+
+def test_file_that_is_not_what_was_written_is_skipped(tmp_path):
+    write(tmp_path, {f"rank{rank}_trace.json": rank for rank in range(4)} | {"rank4_trace.json": 0})
+    write_manifest(tmp_path)
+    shorter, other = tmp_path / "rank0_trace.json", tmp_path / "rank1_trace.json"
+    shorter.write_bytes(shorter.read_bytes()[:-100])
+    other.write_bytes(other.read_bytes().replace(b"adamw", b"sgdxx"))
+    (tmp_path / "rank2_trace.json").unlink()
+    found = find_traces(tmp_path, 5)
+    assert used(found) == {3: "rank3_trace.json"}
+    assert said(found) == {
+        "rank0_trace.json": ["SL-manifest-size"],
+        "rank1_trace.json": ["SL-manifest-sha256"],
+        "rank2_trace.json": ["SL-manifest-file-missing"],
+        "rank4_trace.json": ["SL-manifest-rank"],
+    }
+
+
+def test_every_unusable_file_is_named(tmp_path):
+    write(tmp_path, {"rank0_trace.json": 0, "rank7_trace.json": 7, "none.json": None, "huge.json": 10**30})
+    write(tmp_path, {".rank1_trace.tmp.json": 1, "negative.json": -1})
+    (tmp_path / "empty.json").touch()
+    (tmp_path / "rank1_trace.json.tmp").write_text("{")
+    (tmp_path / "summary.json").write_text('{"loss": 1}')
+    deep = "[" * 1_000_000 + "]" * 1_000_000
+    (tmp_path / "deep.json").write_text(f'{{"x": {deep}, "traceEvents": []}}')
+    (tmp_path / "head.json").write_text('{"x": 1, y: 2, "traceEvents": []}')
+    heads = {"merged_trace.json.gz": {"mergedTrace": True}}
+    heads |= {"clock.json": {"baseTimeNanoseconds": 10**40}}
+    for number, rank in enumerate(("0", 1.5, True, [0])):
+        heads[f"odd{number}.json"] = {"distributedInfo": {"rank": rank}}
+    for name, head in heads.items():
+        trace = build_gpu_trace(0, steps=1)
+        trace.head |= head
+        trace.write(tmp_path / name)
+    (tmp_path / "rank1_trace.json.part").touch()
+    (tmp_path / os.fsdecode(b"rank0\xff.json")).touch()
+    (tmp_path / "notes.txt").write_text("not looked at")
+    (tmp_path / "link.json").symlink_to(tmp_path / "rank0_trace.json")
+    (tmp_path / "folder.json").mkdir()
+    os.mkfifo(tmp_path / "pipe.json")  # does not block
+    found = find_traces(tmp_path, 2)
+    assert used(found) == {0: "rank0_trace.json"}
+    assert said(found) == {
+        **{name: ["SL-rank-outside"] for name in ("rank7_trace.json", "huge.json", "negative.json")},
+        ".rank1_trace.tmp.json": ["SL-file-temporary"],
+        "rank1_trace.json.tmp": ["SL-file-temporary"],
+        "none.json": ["SL-rank-untold"],
+        "empty.json": ["SL-file-empty"],
+        "summary.json": ["SL-trace-no-events"],
+        "deep.json": ["SL-trace-nested"],
+        "head.json": ["SL-trace-head-not-json"],
+        "merged_trace.json.gz": ["SL-trace-merged"],
+        "clock.json": ["SL-trace-base-time"],
+        **{f"odd{number}.json": ["SL-rank-no-number"] for number in range(4)},
+        "link.json": ["SL-file-irregular"],
+        "folder.json": ["SL-file-irregular"],
+        "pipe.json": ["SL-file-irregular"],
+        "rank1_trace.json.part": ["SL-trace-ending"],
+        "rank0\\udcff.json": ["SL-name-no-text"],
+    }
+
+
+def test_complete_manifest_excludes_other_files(tmp_path):
+    write(tmp_path, {"rank0_trace.json": 0})
+    write_manifest(tmp_path)
+    write(tmp_path, {"rank1_trace.json": 1})
+    assert said(find_traces(tmp_path, 2)) == {"rank1_trace.json": ["SL-manifest-unlisted"]}
+    content = json.loads((tmp_path / "manifest.json").read_text())
+    write_manifest(tmp_path, complete=False, files=content["files"])
+    found = find_traces(tmp_path, 2)
+    assert used(found) == {0: "rank0_trace.json", 1: "rank1_trace.json"}
+    assert said(found, "noted") == {"manifest.json": ["SL-manifest-incomplete"]}
+
+
+@pytest.mark.parametrize("name", ["../secret.json", "/etc/passwd", ".", "", "rank0\0.json", "x" * 300])
+def test_manifest_cannot_point_outside_or_at_an_impossible_name(tmp_path, name):
+    write_manifest(tmp_path / "traces", files=[{"rank": 0, "file": name, "bytes": 1, "sha256": "0"}])
+    outside = name in ("../secret.json", "/etc/passwd", ".")
+    found = said(find_traces(tmp_path / "traces", 1))
+    assert list(found) == [name] and (found[name] == ["SL-manifest-outside"]) == outside
+
+
+MANIFESTS = {None: "SL-trace-file-missing", '{"complete": true, "files": []}': "SL-manifest-no-files"}
+MANIFESTS |= dict.fromkeys(("", '{"files": 3}', '["rank0_trace.json"]', "[" * 500_000), "SL-trace-unreadable")
+
+
+def test_without_a_usable_manifest_the_files_speak(tmp_path):
+    write(tmp_path, {"rank0_trace.json": 0})
+    for content, code in MANIFESTS.items():
+        if content is not None:
+            (tmp_path / "manifest.json").write_text(content)
+        found = find_traces(tmp_path, 1)
+        assert used(found) == {0: "rank0_trace.json"}
+        assert said(found, "noted") == {"manifest.json": [code]}, content

@@ -1,20 +1,17 @@
 import gzip
 import json
 import re
-from pathlib import Path
 
 import pytest
 
-from stratlab.traces.archives import Unpacked, collect_files
-from stratlab.traces.experiments import Experiment, Sorted, find_hints, name_experiments, sort_experiments
+from stratlab.traces.archives import collect_files
+from stratlab.traces.experiments import find_hints, name_experiments, sort_experiments
 from tests.codes import find_codes
 
-Told = tuple[int | None, int | None]  # rank, world size
-NOTHING: Told = (None, None)
+NOTHING = (None, None)
 
 
-def write(root: Path, files: dict[str, Told | bytes]) -> Unpacked:
-    """Traces that tell these, or these bytes."""
+def write(root, files):
     for number, (name, told) in enumerate(files.items()):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,28 +26,28 @@ def write(root: Path, files: dict[str, Told | bytes]) -> Unpacked:
     return collect_files(root, scratch)
 
 
-def sort(tmp_path: Path, files: dict[str, Told | bytes], pattern: str = "") -> Sorted:
+def sort(tmp_path, files, pattern=""):
     return sort_experiments(write(tmp_path / "all", files), "all", re.compile(pattern) if pattern else None)
 
 
-def ranks(found: Sorted) -> dict[str, list[int]]:
+def ranks(found):
     return {each.name: list(each.traces) for each in found.experiments}
 
 
-def left_out(found: Sorted) -> list[tuple[str, list[str]]]:
+def left_out(found):
     return [(name, find_codes(why)) for name, why in found.left_out]
 
 
-def said(found: Experiment) -> list[tuple[str | None, list[str]]]:
+def said(found):
     return [(finding.file, find_codes(finding.reason)) for finding in found.findings]
 
 
-def only(found: Sorted) -> Experiment:
+def only(found):
     (experiment,) = found.experiments
     return experiment
 
 
-DIVISIONS: dict[str, tuple[str, dict[str, list[int]]]] = {
+DIVISIONS = {
     # files, with the rank and the world size that they tell
     "a folder each": ("ddp/rank0.json ddp/rank1.json.gz fsdp/rank_0.json", {"ddp": [0, 1], "fsdp": [0]}),
     "deeper folders of one name": ("l/a/x/rank0.json l/b/x/rank0.json", {"a": [0], "b": [0]}),
@@ -77,7 +74,7 @@ DIVISIONS: dict[str, tuple[str, dict[str, list[int]]]] = {
 }
 
 
-def behind(rank: int, size: int) -> bytes:
+def behind(rank, size):
     """A trace that tells its rank at the end, far from the beginning."""
     event = b'{"ph": "X", "name": "%s", "ts": 1, "dur": 2},' % (b"x" * 200)
     info = b'{"rank": %d, "world_size": %d}' % (rank, size)
@@ -95,8 +92,8 @@ def test_what_the_end_of_a_trace_tells_comes_before_its_name(ending, tmp_path):
     assert said(found) == [(f"x/rank0.{ending}", ["SL-rank-other-name"])]
 
 
-def parse(text: str) -> dict[str, Told | bytes]:
-    files: dict[str, Told | bytes] = {}
+def parse(text):
+    files = {}
     for word in text.split():
         name, _, told = word.partition("=")
         rank, _, size = told.partition("/")
@@ -108,13 +105,12 @@ def parse(text: str) -> dict[str, Told | bytes]:
 def test_experiments_and_their_ranks(case, tmp_path):
     text, expected = DIVISIONS[case]
     found = sort(tmp_path, parse(text))
-    assert ranks(found) == expected
-    assert not any(each.refused for each in found.experiments)
+    assert ranks(found) == expected and not any(each.refused for each in found.experiments)
 
 
 def test_what_is_left_out_of_an_experiment_is_named(tmp_path):
     content = b'{"traceEvents": [{"ph": "X"}]}'
-    files: dict[str, Told | bytes] = {
+    files = {
         "x/rank0.json": content,
         "x/rank0.json.gz": gzip.compress(content),  # a copy
         "x/rank1.json": b"",
@@ -138,45 +134,14 @@ def test_what_is_left_out_of_an_experiment_is_named(tmp_path):
 
 
 def test_the_pattern_comes_first_and_leaves_out_what_it_does_not_match(tmp_path):
-    files: dict[str, Told | bytes] = {f"x/gpu{i}.json": (0, None) for i in range(3)} | {
-        "x/other.json": NOTHING
-    }
+    files = {f"x/gpu{i}.json": (0, None) for i in range(3)} | {"x/other.json": NOTHING}
     found = sort(tmp_path, files, r"gpu(\d+)")
     assert ranks(found) == {"x": [0, 1, 2]}
     assert left_out(found) == [("x/other.json", ["SL-rank-pattern-absent"])]
     assert only(found).traces[1].rank_from == "pattern"
 
 
-BY_PATTERN: dict[str, tuple[str, str, dict[str, list[int]]]] = {
-    "folders of devices": (
-        r"(?:gpu|dev)(\d+)",
-        "c/dev0/t.json c/dev1/t.json c/gpu2/t.json",
-        {"c": [0, 1, 2]},
-    ),
-    "several steps of each": (
-        r"dev(\d+)",
-        "c/dev0/early.json c/dev1/early.json c/dev0/late.json c/dev1/late.json",
-        {"early": [0, 1], "late": [0, 1]},
-    ),
-    "a part of a folder's name": (
-        r"dev(\d+)",
-        "c/dev0-a/t.json c/dev1-a/t.json c/dev0-b/t.json",
-        {"dev-a": [0, 1], "dev-b": [0]},
-    ),
-    "a greedy pattern": (r".*dev(\d+)", "c/dev0/t.json c/dev1/t.json d/dev0/t.json", {"c": [0, 1], "d": [0]}),
-    "names of files": (r"gpu(\d+)", "gpu0_a.json gpu0_b.json gpu1_a.json", {"gpu_a": [0, 1], "gpu_b": [0]}),
-}
-
-
-@pytest.mark.parametrize("case", BY_PATTERN)
-def test_what_the_pattern_matches_divides_nothing(case, tmp_path):
-    pattern, text, expected = BY_PATTERN[case]
-    found = sort(tmp_path, parse(text), pattern)
-    assert ranks(found) == expected
-    assert not any(each.refused for each in found.experiments)
-
-
-NAMES: list[tuple[list[tuple[str, ...]], list[str]]] = [
+NAMES = [
     ([(), ("x",)], ["all", "x"]),
     ([("report",), ("b",)], ["report-traces", "b"]),
     ([("a b",), ("a/b",), ("A_B",)], ["a_b", "a_b-2", "A_B-3"]),

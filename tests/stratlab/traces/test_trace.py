@@ -1,10 +1,9 @@
-"""Loading: the same events as a plain JSON parser finds, from any formatting; bad files are refused with a reason."""
+"""Loading: the same events as a plain JSON parser finds, from any formatting; bad files are refused with a reason.
+One odd value costs itself or its event, not the file; and it is named."""
 
 import json
 from dataclasses import asdict
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,31 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratlab.analysis.measure import measure_traces
-from stratlab.analysis.rank import RankAnalysis
 from stratlab.traces import chunks
 from stratlab.traces.chunks import TraceError
-from stratlab.traces.trace import Trace, load_trace
+from stratlab.traces.merge import merge_traces
+from stratlab.traces.trace import load_trace
 from stratlab_spec import trace_events as intervals
 from stratlab_spec.trace_events import UNLINKED_CATEGORIES
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 from tests.stratlab.simulated.small import ALL_REDUCE, STEP_MS, TraceWriter, build_cpu_trace, build_gpu_trace
 
 
-def plain(path: Path) -> list[dict[str, Any]]:
+def plain(path):
     return [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
 
 
-def ns(us: float) -> int:
+def ns(us):
     return int((Decimal(str(us)) * 1000).to_integral_value())
 
 
-def correlations(loaded: Trace) -> list[int]:
+def correlations(loaded):
     whole = np.full(len(loaded.ts), -1)
     whole[loaded.linked] = loaded.linked_correlation
     return whole.tolist()
 
 
-def linked(event: dict[str, Any]) -> int:
+def linked(event):
     """Labels, operators and Python's stack launch nothing."""
     wanted = event["cat"] not in UNLINKED_CATEGORIES
     return int(event.get("args", {}).get("correlation", -1)) if wanted else -1
@@ -95,24 +95,7 @@ GOOD = build_gpu_trace(0).text()
 def test_bad_file_is_refused_with_its_reason(tmp_path, content, code):
     path = tmp_path / "rank0_trace.json"
     path.write_bytes(content)
-    with pytest.raises(TraceError) as refusal:
-        load_trace(path)
-    assert find_codes(refusal.value) == [code]
-
-
-@pytest.mark.parametrize(
-    ("style", "block_bytes"), [("kineto", 700), ("one line", 8 << 20), ("bare", 700), ("bare", 8 << 20)]
-)
-def test_a_refusal_names_the_place_in_the_file(tmp_path, monkeypatch, block_bytes, style):
-    monkeypatch.setattr(chunks, "BLOCK_BYTES", block_bytes)
-    text = GOOD if style == "kineto" else json.dumps(json.loads(GOOD))
-    text = json.dumps(json.loads(GOOD)["traceEvents"]) if style == "bare" else text
-    place = text.index('"adamw"', len(text) // 2)
-    path = tmp_path / "rank0_trace.json"
-    path.write_text("\ufeff" + text[:place] + "~" + text[place:], encoding="utf-8")
-    with pytest.raises(TraceError) as refusal:
-        load_trace(path)
-    assert str(place + 3) in str(refusal.value)
+    assert find_codes(raised(load_trace, path)) == [code]
 
 
 def test_a_list_of_events_alone_is_read(tmp_path):
@@ -127,12 +110,10 @@ def test_a_list_of_events_alone_is_read(tmp_path):
         load_trace(path)
 
 
-Spans = list[tuple[int, int]]
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=15)
 
 
-def build_spans(spans: Spans) -> tuple[intervals.Intervals, set[int]]:
-    """The set, and the unit cells that it covers."""
+def build_spans(spans):
     starts = np.array([start for start, _ in spans], np.int64)
     ends = np.array([start + size for start, size in spans], np.int64)
     cells = {cell for start, size in spans for cell in range(start, start + size)}
@@ -179,7 +160,7 @@ PROCESSES = {
 SINCE_1970_US = 1_715_848_713_000_000
 
 
-def build_events() -> list[dict[str, Any]]:
+def build_events():
     """The steps of `build_gpu_trace`; names of processes stand after the events, as torch_npu writes them."""
     events = []
     for source in build_gpu_trace(0).events:
@@ -214,7 +195,7 @@ def build_events() -> list[dict[str, Any]]:
     return events + names
 
 
-def analyse(path: Path) -> RankAnalysis:
+def analyse(path):
     (rank,) = measure_traces({0: path}).ranks
     return rank
 
@@ -232,3 +213,51 @@ def test_what_an_ascend_device_did_is_read(tmp_path, wrapped):
     assert {row.name for row in found.kernels if row.type == "comm"} == {"hcom_allReduce__721_0_1"}
     assert (found.backend, found.device_name, found.device_memory_gib) == (None, None, None)
     assert load_trace(path).origin_ns == (SINCE_1970_US * 1000) + 5_000_500
+
+
+ODD = (
+    '{"ph": "X", "cat": "cpu_op", "name": "odd", "pid": 1, "tid": 1, "ts": 5100, "dur": 1, "args": {"x": 1}}'
+)
+UNKNOWN, LEFT_OUT = "SL-values-odd", "SL-events-odd"
+COUNT = len(build_gpu_trace(0).events)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = build_gpu_trace(0).write(tmp_path_factory.mktemp("whole") / "rank0_trace.json")
+    return [asdict(row) for row in measure_traces({0: path}).ranks[0].rows]
+
+
+@pytest.mark.parametrize(
+    ("event", "kept", "codes"),
+    [
+        (ODD.replace('"x": 1', '"x": NaN'), 1, [UNKNOWN]),
+        (ODD.replace('"x": 1', '"x": 1e999'), 1, []),
+        (ODD.replace('"x": 1', f'"x": 1{"0" * 400}'), 1, []),
+        (ODD.replace("odd", "half of \\ud83d"), 1, [UNKNOWN]),
+        (ODD.replace('"tid": 1', '"tid": 140.5'), 1, []),
+        (ODD.replace('"x": 1', '"dtype": 7, "Collective name": 5, "Process Group Description": [1]'), 1, []),
+        (ODD.replace("5100", "NaN"), 0, [UNKNOWN, LEFT_OUT]),
+        (ODD.replace('"x": 1', '"x": -inf'), 1, [UNKNOWN]),
+        (ODD.replace('"x": 1', '"x": "nan, inf"'), 1, []),
+        (ODD.replace("odd", "one odd \udcff byte"), 1, [UNKNOWN]),
+        (ODD.replace("odd", "a \x01 control"), 1, []),
+        (ODD.replace("5100", '"5100.5"'), 1, []),
+        (ODD.replace("5100", '"noon"'), 0, [LEFT_OUT]),
+        (ODD.replace('{"x": 1}', "[1]"), 0, [LEFT_OUT]),
+    ],
+)
+def test_odd_value_costs_no_more_than_its_event(tmp_path, event, kept, codes, whole):
+    text = build_gpu_trace(0).text()
+    path = tmp_path / "rank0_trace.json"
+    for content in (text, json.dumps(json.loads(text))):
+        first, _, rest = content.partition('"traceEvents": [')
+        path.write_text(f'{first}"traceEvents": [{event}, {rest}', errors="surrogateescape")
+        assert len(load_trace(path).ts) == COUNT + kept
+        measures = measure_traces({0: path})
+        assert measures.findings == []
+        (found,) = measures.ranks
+        assert [asdict(row) for row in found.rows] == whole
+        assert [code for finding in found.findings for code in find_codes(finding.reason)] == codes
+    merged = merge_traces({0: path}, tmp_path / "merged.json.gz", offsets_ns={})
+    assert merged.ranks == [0] and merged.events >= COUNT

@@ -1,10 +1,7 @@
 """The resource beside the files: its end is the run's, and whatever happens to the watch, the waiter does not hang."""
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,23 +9,20 @@ from stratlab import wait as module
 from stratlab.cluster import ClusterError
 from stratlab.cluster.watching import ADDED, DELETED, MODIFIED, SYNCED
 from stratlab.cluster.workloads import APIS
-from stratlab.run_directory.outcome import Outcome
 from stratlab.wait import Resource, wait_for_run
 from tests.stratlab.wait.waiting import write_attempt
-from tests.stratlab.watch.objects import build_event
 
-Changes = list[tuple[str, dict[str, Any]]]
 QUIET_S = 0.3
 
 
-def job(*conditions: str) -> dict[str, Any]:
+def job(*conditions):
     listed = [{"type": kind, "status": "True", "message": f"it is {kind}."} for kind in conditions]
     metadata = {"name": "demo", "namespace": "lab", "uid": "u"}
     return {"metadata": metadata, "status": {"conditions": listed} if listed else None}
 
 
 @pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast(monkeypatch):
     monkeypatch.setattr(module, "OTHER_SILENCE_S", 0.1)
     monkeypatch.setattr(module, "SILENCE_S", {"Succeeded": 0.2})
 
@@ -36,14 +30,14 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 class Waiting:
     """`wait_for_run` beside a watch that has brought `changes`."""
 
-    def __init__(self, changes: Changes, get: Any = None) -> None:
-        self.said: list[str] = []
-        connection: Any = SimpleNamespace(get=get, namespace="lab", core="/api/v1/namespaces/lab")
+    def __init__(self, changes, get=None):
+        self.said = []
+        connection = SimpleNamespace(get=get, namespace="lab", core="/api/v1/namespaces/lab")
         self.resource = Resource(connection, APIS["pytorchjob"], "demo")
         for change in changes:
             self.resource._changes.put(partial(self.resource._take, *change))
 
-    def end(self, run_dir: Path, deadline_s: float = 5.0) -> Outcome:
+    def end(self, run_dir, deadline_s=5.0):
         times = {"deadline_s": deadline_s, "poll_s": 0.02, "quiet_s": QUIET_S}
         return wait_for_run(run_dir, resource=self.resource, say=self.said.append, **times)
 
@@ -73,31 +67,8 @@ def test_where_no_such_resource_is_nobody_tries_again(tmp_path):
     assert not Waiting([(SYNCED, {})]).end(tmp_path / "not there", deadline_s=3 * QUIET_S).ended
 
 
-@pytest.mark.parametrize(
-    ("events", "words"),
-    [
-        ([build_event("u", "FailedCreatePod", "no", count=5)], "Warning FailedCreatePod: no (5 times)"),
-        ([], "kubeflow.org/v1 PyTorchJob"),
-        (None, "kubectl describe pytorchjobs.kubeflow.org demo -n lab"),
-    ],
-)
-def test_no_status_is_explained_once(tmp_path, monkeypatch, events, words):
-    monkeypatch.setattr(module, "NO_STATUS_S", 0.1)
-
-    def get(path: str, query: dict[str, str]) -> dict[str, Any]:
-        assert query == {"fieldSelector": "involvedObject.uid=u"}
-        if events is None:
-            raise ClusterError("no right", 403)
-        return {"items": [*events, *({**each, "type": "Normal", "message": "well"} for each in events)]}
-
-    waiting = Waiting([(ADDED, job())], get)
-    assert not waiting.end(tmp_path, deadline_s=0.5).ended
-    told = "\n".join(waiting.said)
-    assert told.count(words) == 1 and "well" not in told
-
-
 def test_without_the_right_to_look_the_files_decide(tmp_path, monkeypatch):
-    def watch(connection: Any, path: str, query: Any, patience: Any) -> Iterator[Any]:
+    def watch(connection, path, query, patience):
         assert path == "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
         assert query == {"fieldSelector": "metadata.name=demo"}
         yield from ()
@@ -107,12 +78,11 @@ def test_without_the_right_to_look_the_files_decide(tmp_path, monkeypatch):
     write_attempt(tmp_path, 143)
     waiting = Waiting([])
     waiting.resource.start()
-    assert waiting.end(tmp_path).ended
-    assert any("pytorchjobs is forbidden" in text for text in waiting.said)
+    assert waiting.end(tmp_path).ended and any("pytorchjobs is forbidden" in text for text in waiting.said)
 
 
 def test_what_the_thread_dies_of_ends_the_waiter(tmp_path, monkeypatch):
-    def break_down(*arguments: Any) -> Iterator[Any]:
+    def break_down(*arguments):
         yield from ()
         raise AttributeError("a bug")
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,7 +10,7 @@ from stratlab import cli
 from stratlab.cluster import connection as connecting
 
 
-def write_attempt(run_dir: Path, code: int | None) -> None:
+def write_attempt(run_dir, code):
     """An attempt that has started, and ended unless `code` is None."""
     lines = [{"attempt": 1, "event": "started", "launcher": "a"}]
     if code is not None:
@@ -20,14 +19,14 @@ def write_attempt(run_dir: Path, code: int | None) -> None:
     (run_dir / "attempts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+def call(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["stratlab", "wait", *map(str, arguments), "--poll-s", "0.05"])
     with pytest.raises(SystemExit) as end:
         cli.main()
     return int(end.value.code or 0)
 
 
-def enter_pod(monkeypatch: pytest.MonkeyPatch, folder: Path, server: str) -> None:
+def enter_pod(monkeypatch, folder, server):
     """As the kubelet sets up a pod of the namespace `lab`; `folder` gets the token."""
     for name, text in (("token", "secret\n"), ("namespace", "lab")):
         (folder / name).write_text(text)

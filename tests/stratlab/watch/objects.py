@@ -1,18 +1,15 @@
 """Small Kubernetes objects for the fake API."""
 
-from typing import Any
-
 NAMESPACE = "/api/v1/namespaces/lab"
 PODS, EVENTS = f"{NAMESPACE}/pods", f"{NAMESPACE}/events"
-ANALYSES = "/apis/batch/v1/namespaces/lab/jobs"
 RUNS = "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
 
 
-def labels(release: str, component: str) -> dict[str, str]:
+def labels(release, component):
     return {"app.kubernetes.io/instance": release, "app.kubernetes.io/component": component}
 
 
-def build_run(*conditions: str, name: str = "demo", workers: int = 2, processes: int = 4) -> dict[str, Any]:
+def build_run(*conditions, name="demo", workers=2, processes=4):
     listed = [{"type": kind, "status": "True", "message": f"{name} is {kind}."} for kind in conditions]
     notes = {
         "stratlab/run-directory": f"/results/c/{name}",
@@ -28,16 +25,7 @@ def build_run(*conditions: str, name: str = "demo", workers: int = 2, processes:
     }
 
 
-def build_pod(
-    index: int,
-    phase: str = "Running",
-    *,
-    run: str = "demo",
-    role: str = "worker",
-    state: dict[str, Any] | None = None,
-    uid: str = "",
-    **status: Any,
-) -> dict[str, Any]:
+def build_pod(index, phase="Running", *, run="demo", role="worker", state=None, uid="", **status):
     name = f"{run}-{role}-{index}"
     kubeflow = {"training.kubeflow.org/replica-type": role, "training.kubeflow.org/replica-index": str(index)}
     container = {"name": "pytorch", "ready": phase == "Running", "restartCount": 0}
@@ -56,13 +44,11 @@ def build_pod(
     }
 
 
-def ended(
-    code: int, message: str = "", reason: str = "Error", at: str = "2026-01-01T00:00:00Z"
-) -> dict[str, Any]:
+def ended(code, message="", reason="Error", at="2026-01-01T00:00:00Z"):
     return {"terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": at}}
 
 
-def build_event(uid: str, reason: str, message: str, name: str = "demo", count: int = 1) -> dict[str, Any]:
+def build_event(uid, reason, message, name="demo", count=1):
     return {
         "metadata": {"name": f"{name}.{reason}"},
         "type": "Warning",
@@ -73,7 +59,7 @@ def build_event(uid: str, reason: str, message: str, name: str = "demo", count: 
     }
 
 
-def build_analysis(*conditions: str) -> dict[str, Any]:
+def build_analysis(*conditions):
     return {
         "metadata": {
             "name": "demo-analysis-1",

@@ -2,7 +2,6 @@
 
 import re
 from io import StringIO
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,30 +18,29 @@ LINE = "step {}/9  loss 0.4  812 samples/s  78.9 ms/step  about 38 s left"
 SLOW = "step 9: rank {} (node b) takes 2.0 times as long as the others since step 1: they wait"
 
 
-def build_picture(*conditions: str, workers: int = 2) -> Picture:
+def build_picture(*conditions, workers=2):
     return Picture(Workload(APIS["pytorchjob"], build_named("run", build_run(*conditions, workers=workers))))
 
 
-def build_named(uid: str, thing: dict[str, Any]) -> dict[str, Any]:
+def build_named(uid, thing):
     thing["metadata"] |= {"uid": uid, "namespace": "lab"}
     return thing
 
 
-def add(picture: Picture, source: str, *things: dict[str, Any]) -> Picture:
+def add(picture, source, *things):
     for thing in things:
         uid = thing["metadata"].get("uid") or f"{source} {thing['metadata']['name']}"
         picture.apply_change(source, ADDED, build_named(uid, thing))
     return picture
 
 
-def find(picture: Picture, start: str) -> list[str]:
-    """Lines of its farewell."""
+def find(picture, start):
     return [line for line in build_farewell(picture) if line.startswith(start)]
 
 
-def build_analysis_pod(**containers: str) -> dict[str, Any]:
+def build_analysis_pod(**containers):
     """`wait_`: an init container."""
-    status: dict[str, Any] = {"containerStatuses": [], "initContainerStatuses": []}
+    status = {"containerStatuses": [], "initContainerStatuses": []}
     for name, held in containers.items():
         key = "initContainerStatuses" if name.endswith("_") else "containerStatuses"
         status[key].append({"name": name.rstrip("_"), "state": {held: {"reason": "ImagePullBackOff"}}})
@@ -207,7 +205,7 @@ def test_how_many_shares_of_an_analysis_are_done():
 
 def test_a_step_is_told_now_and_then_and_the_last_one_always(monkeypatch):
     monkeypatch.setattr(lines, "PROGRESS_EVERY_S", 1e6)
-    told: list[str] = []
+    told = []
     shown, picture = lines.Lines(told.append), build_picture("Running")
     shown._progress_at = -1e6
     for step in (1, 2, 8, 9):
@@ -238,9 +236,9 @@ def test_a_table_has_the_newest_of_many_events_and_sentences():
     console.print(render(picture))
     short = Console(width=80, file=StringIO())
     short.print(render(build_picture("Running"), 24), render(picture, 24))
-    printed = short.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    printed = short.file.getvalue().splitlines()
     assert len(printed) <= 2 * 24 and max(map(len, printed)) <= 80
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = console.file.getvalue()
     assert [number for number in range(7) if f"[b]event {number}" in text] == [2, 3, 4, 5, 6]
     assert [number for number in range(7) if f"rank {number} " in text] == [4, 5, 6]
     assert re.search(r"and \d+ more", text) and "OOMKilled" in text, (

@@ -1,13 +1,11 @@
 """Operations files with round numbers or with one thing wrong, and questions to them."""
 
 import json
-from pathlib import Path
-from typing import Any
 
-from stratlab_spec.memory.profiles import OperationsFile, Question, read_operations_file
+from stratlab_spec.memory.profiles import Question, read_operations_file
 
 CHUNK = 2
-SETTINGS: dict[str, Any] = {
+SETTINGS = {
     "model": "qwen2.5-3b",
     "strategy": "fsdp",
     "seq_len": 2048,
@@ -20,7 +18,7 @@ SETTINGS: dict[str, Any] = {
 DEFAULTS = {**SETTINGS, "model": "vit_tiny", "strategy": "single", "seq_len": 512}
 
 
-def hold(layers: int, rows: int, ranks: int) -> dict[str, dict[str, int]]:
+def hold(layers, rows, ranks):
     """Two windows, the second one the fuller of few rows; logits stop growing at CHUNK rows."""
     state = {"parameters": (100 + 10 * layers) * 840 // ranks, "gathered": 500}
     loss = 1000 * min(rows, CHUNK)
@@ -40,7 +38,7 @@ SAMPLES = [
 ]
 
 
-def write_file(folder: Path, settings: dict[str, Any] | None = None, **others: Any) -> Path:
+def write_file(folder, settings=None, **others):
     """Of fsdp on 8 ranks, unless `settings` say otherwise; they are in both tables, as a count writes them."""
     given = settings or {}
     of_all = {name: SETTINGS.get(name, value) for name, value in given.items()}
@@ -62,24 +60,23 @@ def write_file(folder: Path, settings: dict[str, Any] | None = None, **others: A
     return path
 
 
-def make_file(folder: Path, settings: dict[str, Any] | None = None, **others: Any) -> OperationsFile:
-    """The same, read."""
+def make_file(folder, settings=None, **others):
     return read_operations_file(write_file(folder, settings, **others))
 
 
-def ask(settings: dict[str, str], ranks: int = 8, global_batch: int = 0, whole: bool = True) -> Question:
+def ask(settings, ranks=8, global_batch=0, whole=True):
     """Micro-batches of one row; a step of `global_batch`, where 0 is several."""
     return Question("x", settings, ranks, ranks, rows=1, global_batch=global_batch, whole=whole)
 
 
-DAMAGES: dict[str, dict[str, Any]] = {
+DAMAGES = {
     "no samples": {"samples": []},
     "no settings": {"settings": {}, "samples": []},
     "settings a list": {"settings": []},
     "no strategy": {"settings": {"model": "vit_huge"}},
     "layers a text": {"layers": "many"},
 }
-SAMPLE_DAMAGES: dict[str, dict[str, Any]] = {
+SAMPLE_DAMAGES = {
     "windows a text": {"windows": "many"},
     "no windows": {"windows": {}},
     "a size that is a text": {"windows": {"forward": {"parameters": "many"}}},
@@ -91,7 +88,7 @@ SAMPLE_DAMAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def write_damaged(content: dict[str, Any]) -> dict[str, str]:
+def write_damaged(content):
     """What is wrong -> the text of a file with that one thing wrong."""
     *others, last = content["samples"]
     damages = DAMAGES | {name: {"samples": [*others, last | wrong]} for name, wrong in SAMPLE_DAMAGES.items()}

@@ -11,7 +11,6 @@ from stratlab_spec.memory.profiles import (
     CPU,
     GIB,
     SHIPPED,
-    BadOperationsFile,
     ask_of_run,
     describe_setting,
     find_operations,
@@ -20,6 +19,7 @@ from stratlab_spec.memory.profiles import (
 )
 from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 from tests.stratlab_spec.memory.operations_files import (
     SAMPLES,
     ask,
@@ -116,11 +116,10 @@ def test_a_damaged_file_is_refused_with_its_place(tmp_path):
     path = tmp_path / "damaged.json"
     for name, text in (write_damaged(content) | {"newer": newer}).items():
         path.write_text(text)
-        with pytest.raises(BadOperationsFile) as refused:
-            read_operations_file(path)
+        refused = raised(read_operations_file, path)
         code = "SL-operations-schema" if name == "newer" else "SL-operations-file"
-        assert find_codes(refused.value) == [code] and str(path) in str(refused.value), name
-    left_out: list[BadOperationsFile] = []
+        assert find_codes(refused) == [code] and str(path) in str(refused), name
+    left_out = []
     assert [*read_operations([tmp_path, tmp_path / "not there"], left_out.append)] == []
     assert [each.path for each in left_out] == [path]
 

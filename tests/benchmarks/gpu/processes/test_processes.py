@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -28,8 +27,7 @@ time.sleep(float(sys.argv[2]))
 """
 
 
-def start_tree(folder: Path, stays_s: float, seconds: float) -> tuple[int | None, int]:
-    """(exit code, id of the grandchild)."""
+def start_tree(folder, stays_s, seconds):
     command = [sys.executable, "-c", TREE, str(folder / "id"), str(stays_s)]
     code, _ = run_command(command, env=dict(os.environ), log=folder / "log", seconds=seconds)
     return code, int((folder / "id").read_text())
@@ -64,7 +62,7 @@ def test_a_program_that_is_stopped_keeps_what_it_has_and_leaves_nothing(tmp_path
     assert left == []
 
 
-def _mark_of(process: psutil.Process) -> str:
+def _mark_of(process):
     try:
         return process.environ().get(MARK, "")
     except (psutil.Error, OSError):

@@ -1,16 +1,12 @@
 """Holistic Trace Analysis in the tests' own process, with what it rounds switched off."""
 
 import logging
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 
-def load_hta(files: Mapping[int, Path]) -> Any:
-    """A TraceAnalysis as the bridge makes it."""
+def load_hta(files):
     from hta.configs.env_options import HTAEnvOptions
     from hta.trace_analysis import TraceAnalysis
 
@@ -25,7 +21,7 @@ def load_hta(files: Mapping[int, Path]) -> Any:
 
 
 @contextmanager
-def unrounded() -> Iterator[None]:
+def unrounded():
     """HTA rounds its results to two decimals; here they keep all."""
     import pandas as pd
 
@@ -35,14 +31,14 @@ def unrounded() -> Iterator[None]:
         yield
 
 
-def build_idle_of_hta(hta: Any, ranks: list[int]) -> dict[tuple[int, int, str], float]:
+def build_idle_of_hta(hta, ranks):
     """(rank, stream, category) -> us, of its idle time breakdown; categories that do not occur are absent."""
     with unrounded():
         frame = hta.get_idle_time_breakdown(ranks=ranks, visualize=False)[0]
     return {(r.rank, r.stream, r.idle_category): r.idle_time for r in frame.itertuples()}
 
 
-def build_kernels_of_hta(hta: Any) -> dict[tuple[int, str], Any]:
+def build_kernels_of_hta(hta):
     """(rank, name) -> row of its kernel breakdown with copies."""
     from stratlab.analysis.hta_analyses import ALL_KERNELS
 

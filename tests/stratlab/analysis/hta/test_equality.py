@@ -1,7 +1,6 @@
 """Our numbers and those of Holistic Trace Analysis (traceinsight) on the same GPU traces: identical to 1e-6."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -23,14 +22,13 @@ SCENES = {
 pytestmark = pytest.mark.filterwarnings("ignore")  # HTA on pandas 2
 
 
-def same(value: float) -> Any:
+def same(value):
     """1e-6 of it, or 1e-6 of the unit (us, percent)."""
     return pytest.approx(value, rel=1e-6, abs=1e-6)
 
 
 @pytest.fixture(scope="module", params=[*SCENES, "nccl_a100"])
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
-    """HTA, traces and lanes of the same files."""
+def case(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     if request.param in SCENES:
         files = simulate(folder, replace(SCENES[request.param], origin_ns=ORIGIN_NS)).files
@@ -64,8 +62,7 @@ def test_kernels_and_copies(case):
     assert set(ours) == set(theirs)
     for key, row in ours.items():
         their = theirs[key]
-        assert types[row.type] == their["kernel_type"]
-        assert row.sum_ms * 1e3 == same(their["sum (us)"])
+        assert types[row.type] == their["kernel_type"] and row.sum_ms * 1e3 == same(their["sum (us)"])
         assert (row.mean_us, row.max_us) == (same(their["mean (us)"]), same(their["max (us)"]))
     for rank, trace in traces.items():
         assert sum(row.pct for (of, _), row in ours.items() if of == rank) == pytest.approx(100)

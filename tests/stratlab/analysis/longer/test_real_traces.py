@@ -10,7 +10,6 @@ import pytest
 
 from stratlab.analysis import measure
 from stratlab.analysis.measure import measure_traces
-from stratlab.analysis.rank import RankAnalysis
 from stratlab_spec.trace_events import RecordedEvent, measure_exposed
 from tests.codes import find_codes
 from tests.stratlab.real_traces import EVERY, TEAM, unpack
@@ -74,8 +73,7 @@ def test_a_single_trace(name, tmp_path):
         assert {row.collective: row.count for row in rank.collectives}["all_to_all"] == 42
 
 
-def assert_whole(rank: RankAnalysis) -> None:
-    """Its tables do not contradict each other."""
+def assert_whole(rank):
     for row in rank.rows:
         waits = (
             row.data_wait_ms,
@@ -122,7 +120,7 @@ def test_a_team(tmp_path):
     assert 100 * waited == pytest.approx(36, abs=0.6)
 
 
-def read_profile(file: Path) -> list[RecordedEvent]:
+def read_profile(file):
     """The events of a trace as the profiler has them in memory, under this lab's labels."""
     found = []
     for event in json.loads(file.read_bytes())["traceEvents"]:
@@ -149,7 +147,7 @@ def read_profile(file: Path) -> list[RecordedEvent]:
 MURDERER = Path("murderer.json")
 
 
-def _read_or_die(item: measure.Work) -> Path | str:
+def _read_or_die(item):
     """Stands in for a process that the kernel kills for its memory."""
     if item[1].name == MURDERER.name:
         os.kill(os.getpid(), signal.SIGKILL)

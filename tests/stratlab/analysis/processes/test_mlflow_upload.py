@@ -4,7 +4,6 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -17,7 +16,7 @@ from tests.stratlab.analysis.conftest import NO_HTA
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
 
-def build_run(folder: Path, run_id: str | None) -> Path:
+def build_run(folder, run_id):
     run = write_run(folder / "run", {0: build_gpu_trace(0), 1: build_gpu_trace(1)})
     (run / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 1.0}\n')
     (run / "attempts.jsonl").write_text('{"attempt": 1, "event": "started"}\n')
@@ -30,21 +29,21 @@ def build_run(folder: Path, run_id: str | None) -> Path:
     return run
 
 
-def start(server: str) -> tuple[MlflowClient, str]:
+def start(server):
     client = MlflowClient(server)
     return client, client.create_run("0").info.run_id
 
 
-def log(run: Path, uri: str | None) -> tuple[dict[str, Any], list[str]]:
-    said: list[str] = []
+def log(run, uri):
+    said = []
     report = analyze_run(run, tracking_uri=uri, progress=said.append, hta_limits=NO_HTA)
     assert json.loads((run / "analysis" / "report.json").read_text()) == json.loads(json.dumps(report))
     codes = find_codes(said)
     return report, [code for code in codes if code == "SL-analysis-not-logged"]
 
 
-def artifacts(client: MlflowClient, run_id: str, folder: str = "") -> set[str]:
-    found: set[str] = set()
+def artifacts(client, run_id, folder=""):
+    found = set()
     for entry in client.list_artifacts(run_id, folder or None):
         found |= artifacts(client, run_id, entry.path) if entry.is_dir else {entry.path}
     return found
@@ -104,23 +103,3 @@ def test_run_without_mlflow_is_not_configured(tmp_path):
         report, warnings = log(run, "http://127.0.0.1:1")
         assert report["mlflow"]["status"] == "not configured" and warnings == []
         assert find_codes(report["mlflow"]["reason"]) == ["SL-mlflow-no-run-id"]
-
-
-def test_a_merged_trace_that_cannot_be_uploaded_costs_nothing_else(mlflow_server, tmp_path, monkeypatch):
-    real, patience = MlflowClient.log_artifact, {}
-
-    def refuse(self: MlflowClient, run_id: str, path: str, folder: str | None = None) -> None:
-        patience[Path(path).name] = os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]
-        if path.endswith(".gz"):
-            raise OSError("connection reset")
-        real(self, run_id, path, folder)
-
-    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
-    monkeypatch.setattr(MlflowClient, "log_artifact", refuse)
-    client, run_id = start(mlflow_server)
-    report, warnings = log(build_run(tmp_path, run_id), mlflow_server)
-    assert report["mlflow"]["status"] == "logged" and warnings == []
-    assert find_codes(report["mlflow"]["reason"]) == ["SL-merged-not-uploaded"]
-    assert {"report.html", "analysis/report.json"} < artifacts(client, run_id)
-    assert (patience["merged_trace.json.gz"], patience["report.html"]) == ("300", "10")
-    assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ

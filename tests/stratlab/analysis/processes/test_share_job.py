@@ -4,16 +4,14 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.measure import SHARES, RankShare
-from stratlab.analysis.run_analysis import analyze_run, analyze_share
-from stratlab.analysis.share_job import analyze_in_job, choose_merger
+from stratlab.analysis.run_analysis import analyze_run
+from stratlab.analysis.share_job import analyze_in_job
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
 JOB = "7c1f-a"
@@ -26,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("without_hta")
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch):
     """Few files, quickly made: it is about who writes them."""
     monkeypatch.setattr(analyze, "build_html", lambda *_: "page")
     monkeypatch.setattr(analyze, "build_markdown", lambda *_: "summary")
@@ -34,48 +32,46 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two ranks, to be copied."""
+def whole(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("whole") / "run", {0: build_gpu_trace(0), 1: build_gpu_trace(1)})
 
 
 @pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
+def run(whole, tmp_path):
     return copy(whole, tmp_path)
 
 
-def copy(whole: Path, folder: Path) -> Path:
+def copy(whole, folder):
     shutil.rmtree(folder / "run", ignore_errors=True)
     return Path(shutil.copytree(whole, folder / "run", copy_function=shutil.copy2))
 
 
-def read_all(run: Path) -> dict[str, bytes]:
+def read_all(run):
     analysis = run / "analysis"
     return {
         str(path.relative_to(analysis)): path.read_bytes() for path in analysis.rglob("*") if path.is_file()
     }
 
 
-def expect(whole: Path, folder: Path) -> dict[str, bytes]:
-    """What one process says of the run."""
+def expect(whole, folder):
     run = copy(whole, folder)
     analyze_run(run, tracking_uri=None)
     return read_all(run)
 
 
-def left(run: Path) -> list[str]:
+def left(run):
     """Below the folder of the shares; nothing lies beside it."""
     assert [path.name for path in run.glob(".*") if path.name != SHARES] == []
     return sorted(str(path.relative_to(run / SHARES)) for path in (run / SHARES).rglob("*"))
 
 
-def merged(job: str = JOB) -> list[str]:
+def merged(job=JOB):
     """That somebody has merged, and no reading of a trace."""
     folder = f"job-{job}"
     return [folder, f"{folder}/merger", f"{folder}/merger/done", f"{folder}/merger/share"]
 
 
-def start(run: Path, index: int, kill_at: int = 0, count: int = 2) -> int:
+def start(run, index, kill_at=0, count=2):
     """One share in a process of its own, killed at its `kill_at`-th change of the volume. Returns its id."""
     if pid := os.fork():
         return pid
@@ -89,10 +85,10 @@ def start(run: Path, index: int, kill_at: int = 0, count: int = 2) -> int:
         os._exit(code)
 
 
-def kill_at_change(below: str, number: int) -> Callable[[str, tuple[Any, ...]], None]:
+def kill_at_change(below, number):
     seen = 0
 
-    def look(event: str, arguments: tuple[Any, ...]) -> None:
+    def look(event, arguments):
         nonlocal seen
         writes = (
             event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
@@ -105,7 +101,7 @@ def kill_at_change(below: str, number: int) -> Callable[[str, tuple[Any, ...]], 
     return look
 
 
-def end(pid: int) -> int:
+def end(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -121,37 +117,10 @@ def test_killed_at_any_moment_and_started_again(whole, tmp_path):
             break
         outcomes.append(end(start(run, 1)))
         assert read_all(run) == expected and left(run) == merged(), number
-        said: list[str] = []
+        said = []
         late = [
             analyze_in_job(run, RankShare(i, 2), JOB, tracking_uri=None, progress=said.append) for i in (0, 1)
         ]
         assert late == [None, json.loads(expected["report.json"])], number
         assert len(said) == 1 and left(run) == merged(), number
     assert len(outcomes) > 10 and {*outcomes} == {10}, outcomes
-
-
-def test_two_that_find_all_there_agree_on_one(tmp_path, monkeypatch):
-    for name in ("0-of-2", "1-of-2"):
-        (tmp_path / name).mkdir()
-    chosen: list[int | None] = []
-
-    def look(place: Path) -> list[str]:
-        monkeypatch.undo()
-        there = os.listdir(place)
-        chosen.append(choose_merger(place, RankShare(1, 2)))
-        return there
-
-    monkeypatch.setattr("stratlab.analysis.share_job.os.listdir", look)
-    chosen.append(choose_merger(tmp_path, RankShare(0, 2)))
-    assert chosen == [1, 1] and sorted(os.listdir(tmp_path)) == ["0-of-2", "1-of-2", "merger"]
-
-
-def test_another_job_reads_anew_and_takes_the_place(run):
-    for index in (0, 1, 1):
-        report = analyze_in_job(run, RankShare(index, 2), JOB, tracking_uri=None)
-        shutil.rmtree(run / "analysis", ignore_errors=True)
-    assert report and report["mean"]["ranks"] == 2, "an analysis that was taken away is made again"
-    analyze_share(run, RankShare(0, 2))
-    for index in (0, 1):
-        analyze_in_job(run, RankShare(index, 2), "other", tracking_uri=None)
-    assert left(run) == merged("other") and (run / "analysis" / "report.json").is_file()

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,17 +28,17 @@ PINNED = {
 SPEEDS = {"llm-1d": 100.0, "llm-2d": 120.0, "llm-3d": 90.0, "llm-4d": 95.0, "llm-5d": 70.0}
 
 
-def copy_three(root: Path) -> Path:
+def copy_three(root):
     return Path(shutil.copytree(THREE, root))
 
 
-def build_layouts(root: Path) -> Path:
+def build_layouts(root):
     """Of one language model; a name for what is another's layout, one that lacks what its name says, and images."""
     for name, speed in SPEEDS.items():
         run = build_text_run(root, name, LAYOUTS[name], device="cuda", samples_per_s=speed)
         edit(run / "summary.json", lambda summary: summary.update(peak_flops_per_device=1e12))
     build_text_run(root, "llm-again", replace(LAYOUTS["llm-4d"], dimensions=3), device="cuda", seed=1)
-    smallest: dict[str, Any] = {"parameter_memory_gib": 1e-9, "peak_memory_gib": 0.01, "samples_per_s": 900.0}
+    smallest = {"parameter_memory_gib": 1e-9, "peak_memory_gib": 0.01, "samples_per_s": 900.0}
     build_text_run(root, "llm-lacking", LACKING, device="cuda", **smallest)
     return build(root, ["ddp"])
 
@@ -47,7 +46,7 @@ def build_layouts(root: Path) -> Path:
 BUILT = {"of_3": copy_three, "of_16": build_sixteen, "of_layouts": build_layouts}
 
 
-def build_report(name: str, root: Path) -> dict[str, Any]:
+def build_report(name, root):
     """As report.json holds it, without what depends on where the runs lie and on how it is worded."""
     runs = BUILT[name](root / "demo")
     compare(runs, memory_limit_gib=1.5, output=root / "report")
@@ -58,17 +57,16 @@ def build_report(name: str, root: Path) -> dict[str, Any]:
         report["as a search"] = {
             part: searched[part] for part in ("headline", "fairness", "search", "attribution")
         }
-    found: dict[str, Any] = reduce(report, names)
+    found = reduce(report, names)
     return found
 
 
 @pytest.mark.parametrize("name", PINNED)
-def test_a_comparison_says_what_it_said(name: str, tmp_path: Path) -> None:
+def test_a_comparison_says_what_it_said(name, tmp_path):
     assert list(list_differences(build_report(name, tmp_path), read_pinned(PINNED[name]))) == []
 
 
-def main() -> None:
-    """Pins all."""
+def main():
     for name, path in PINNED.items():
         with tempfile.TemporaryDirectory() as folder:
             report = build_report(name, Path(folder))

@@ -1,10 +1,7 @@
 """Planted causes are found: simulated comparisons, from the traces of all ranks to the name of the main cause."""
 
 import random
-from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +14,7 @@ from tests.stratlab.simulated.scene import FORWARD_KERNELS, Scene
 from tests.stratlab.simulated.team import simulate
 
 # cause -> what is changed in the scene, between two sizes
-PLANTS: dict[str, dict[str, tuple[float, float]]] = {
+PLANTS = {
     "more_communication": {"link": (3.0, 6.0)},
     "straggler": {"slow": (1.3, 1.9)},
     "less_overlap": {"overlap": (0.0, 0.2)},
@@ -26,7 +23,7 @@ PLANTS: dict[str, dict[str, tuple[float, float]]] = {
 }
 
 
-def build_team(number: int) -> Scene:
+def build_team(number):
     """Another strategy, number of ranks, layers and kernels for each number."""
     draw = random.Random(number)
     return Scene(
@@ -34,7 +31,7 @@ def build_team(number: int) -> Scene:
         steps=2,
         layers=draw.choice((4, 6)),
         seed=number,
-        strategy=("ddp", "fsdp")[number % 2],  # type: ignore[arg-type]
+        strategy=("ddp", "fsdp")[number % 2],
         kernels=FORWARD_KERNELS[:2],  # half of them, and longer ones: the same step with fewer events
         kernel_ns=draw.randrange(100_000, 180_000),
         jitter=0.15,  # every kernel is drawn anew; chance must stay smaller than what is planted
@@ -45,7 +42,7 @@ def build_team(number: int) -> Scene:
     )
 
 
-def plant_bubble(team: Scene, micro_batches: int) -> tuple[Scene, Scene]:
+def plant_bubble(team, micro_batches):
     """The same work in a quarter of the micro-batches: each takes four times as long, and the stages wait longer."""
     stages = 2 if team.ranks < 4 else 4
     scene = replace(
@@ -61,11 +58,11 @@ def plant_bubble(team: Scene, micro_batches: int) -> tuple[Scene, Scene]:
         optimizer_kernels=4,
     )
     longer = {n: 4 * getattr(scene, n) for n in ("kernel_ns", "data_ns", "copy_ns", "launch_ns", "comm_ns")}
-    fewer: dict[str, Any] = {"seed": scene.seed + 100, "micro_batches": micro_batches, "optimizer_kernels": 1}
+    fewer = {"seed": scene.seed + 100, "micro_batches": micro_batches, "optimizer_kernels": 1}
     return scene, replace(scene, **fewer, **longer)
 
 
-def plant(cause: str, teams: int) -> Iterator[tuple[Scene, Scene]]:
+def plant(cause, teams):
     """(baseline, run) of each team; both with seeds of their own."""
     draw = random.Random(6)
     for number in range(teams):
@@ -74,11 +71,11 @@ def plant(cause: str, teams: int) -> Iterator[tuple[Scene, Scene]]:
         if cause == "bubble":
             yield plant_bubble(team, round(sizes["micro_batches"]))
         else:
-            whole: dict[str, Any] = {n: round(v) if n.endswith("_ns") else v for n, v in sizes.items()}
+            whole = {n: round(v) if n.endswith("_ns") else v for n, v in sizes.items()}
             yield team, replace(team, seed=100 + team.seed, **whole)
 
 
-def trace(folder: Path, scene: Scene) -> TracedStep:
+def trace(folder, scene):
     """Traces -> analysis -> what a comparison attributes by; nothing in between is a stand-in."""
     axes = dict(scene.mesh)
     ranks = measure_traces(simulate(folder, scene).files, axes).ranks
@@ -94,7 +91,7 @@ def trace(folder: Path, scene: Scene) -> TracedStep:
     return step
 
 
-def check(cause: str, teams: int, folder: Path) -> None:
+def check(cause, teams, folder):
     """Of the measured step a tenth is missing in the traces, as if recording cost it."""
     for number, (baseline, changed) in enumerate(plant(cause, teams)):
         base, run = trace(folder / f"{number}a", baseline), trace(folder / f"{number}b", changed)
@@ -107,7 +104,5 @@ def check(cause: str, teams: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("cause", PLANTS)
-def test_the_main_cause_is_the_planted_one_and_the_parts_sum_to_the_difference(
-    cause: str, tmp_path: Path
-) -> None:
+def test_the_main_cause_is_the_planted_one_and_the_parts_sum_to_the_difference(cause, tmp_path):
     check(cause, 3, tmp_path)

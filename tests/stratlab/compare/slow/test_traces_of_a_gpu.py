@@ -12,7 +12,7 @@ from stratlab.analysis.run_analysis import analyze_run
 RUNS = Path("tests/data/runs")
 
 
-def test_zero2_waits_for_the_host(tmp_path: Path) -> None:
+def test_zero2_waits_for_the_host(tmp_path):
     """134.8 ms of a recorded step, 92.2 alone; 40.1 and 1.6 ms of them the device had nothing to do."""
     root, waited = Path(shutil.copytree(RUNS / "h200", tmp_path / "h200")), {}
     for name in ("vit_base-single", "vit_base-zero2"):

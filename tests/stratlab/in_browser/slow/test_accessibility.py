@@ -2,11 +2,9 @@
 
 import json
 import os
-from typing import Any
 
 import pytest
 
-from docs.pictures.devtools import Page
 from tests.charts.rendering import find_program
 from tests.stratlab.browser import ABSENT, CHROMIUM
 from tests.stratlab.in_browser.conftest import PAGES, show
@@ -19,15 +17,14 @@ LOOKS = [(400, True), (1200, False)]
 
 
 @pytest.fixture(scope="module")
-def axe() -> str:
-    """Its source, of the environment of scanners."""
+def axe():
     (path,) = find_program("scan/ready").parent.glob(
         "lib/python*/site-packages/axe_playwright_python/axe.min.js"
     )
     return path.read_text()
 
 
-def find_issues(browser: Page, axe: str) -> list[tuple[str, str, list[Any]]]:
+def find_issues(browser, axe):
     """(impact, rule, where) of everything that axe finds on the page that is shown."""
     browser.run(f"{axe}; 0")
     found = json.loads(browser.run("axe.run().then(r => JSON.stringify(r.violations))"))

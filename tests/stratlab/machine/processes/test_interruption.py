@@ -7,9 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -18,8 +16,7 @@ from tests.stratlab.rehearse.conftest import write_chart
 
 
 @pytest.fixture
-def swept(tmp_path: Path) -> Iterator[None]:
-    """When the test fails, what it started goes too."""
+def swept(tmp_path):
     yield
     for process in named(str(tmp_path)):
         os.kill(process, signal.SIGKILL)
@@ -41,19 +38,18 @@ def test_an_interrupted_rehearsal_leaves_no_process(tmp_path):
     os.killpg(rehearsal.pid, signal.SIGINT)  # as a terminal does
     output, _ = rehearsal.communicate(timeout=30)
     assert "KeyboardInterrupt" not in (run_dir.parent / ".logs" / "tiny" / "node0.log").read_text()
-    assert rehearsal.returncode == 130
-    assert "SIGINT" in output and "\x1b" not in output
+    assert rehearsal.returncode == 130 and "SIGINT" in output and "\x1b" not in output
     assert marked(mark) == named(str(store)) == []
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments):
     command = [sys.executable, "-m", "stratlab", *arguments]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
 
 
-def wait_until(process: subprocess.Popen[str], condition: Any) -> None:
+def wait_until(process, condition):
     deadline = time.monotonic() + 240
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -62,7 +58,7 @@ def wait_until(process: subprocess.Popen[str], condition: Any) -> None:
         time.sleep(0.1)
 
 
-def marked(mark: str) -> list[int]:
+def marked(mark):
     """Processes that carry the mark, read from /proc directly."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -74,7 +70,7 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def named(text: str) -> list[int]:
+def named(text):
     """Other processes with `text` in their command line."""
     found = []
     for process in psutil.process_iter():

@@ -12,8 +12,7 @@ from tests.stratlab.example_run import build_run_dir
 PATIENCE_S = 60
 
 
-def get(url: str) -> str:
-    """Once somebody answers there."""
+def get(url):
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -1,4 +1,5 @@
-"""`stratlab predict` of shipped files: its answers as they were (tests/data/predictions.json), and what is refused."""
+"""`stratlab predict` of shipped files: its answers as they were (tests/data/predictions.json), and what is refused.
+Advice that is followed to the letter is a run that the trainer starts."""
 
 import json
 import re
@@ -7,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.predict.answering import NOT_KNOWN
-from stratlab.predict.asking import ask_of_charts
-from stratlab.predict.counting import COUNTED
+from stratlab.predict import Prediction
+from stratlab.predict.answering import NOT_KNOWN, answer
+from stratlab.predict.asking import ask_of_charts, ask_of_model
+from stratlab.predict.counting import COUNTED, fill_question
+from stratlab.predict.remedies import ALLOWED
 from stratlab_spec.memory.profiles import SHIPPED, read_operations
 from stratlab_spec.strategies import STRATEGIES
 from tests.codes import find_codes
 from tests.stratlab.pinned import check_pinned, reduce
+from trainer.launch.batch_validation import check_run
 from trainer.memory_estimation.command import _parse
 
 QWEN = ("--model", "qwen2.5-3b")
@@ -27,11 +31,11 @@ BATCH = (
 )
 
 
-def put(*settings: str, under: str = "") -> tuple[str, ...]:
+def put(*settings, under=""):
     return tuple(word for one in settings for word in ("--set", under + one))
 
 
-ASKED: dict[str, tuple[str, ...]] = {
+ASKED = {
     "every strategy on 64 GPUs": (*QWEN, "--gpus", "64"),
     "every strategy on 8 GPUs": QWEN,
     "one with its layout": (*QWEN, *put("strategy=nd", "dimensions=3")),
@@ -73,17 +77,6 @@ def test_it_answers_what_it_answered(name, call):
             assert sum(one["causes_gib"].values()) == pytest.approx(one["peak_gib"], abs=0.01)
 
 
-def test_rows_of_one_table_have_the_same_settings(answers, tmp_path):
-    """A file of rows of 512 tokens lies in the cache, which goes before the shipped ones of 2048."""
-    folder = tmp_path / "cache/stratlab/operations"
-    folder.mkdir(parents=True)
-    shipped = json.loads((SHIPPED / "qwen2.5-3b-fsdp-8.json").read_text())
-    shipped["settings"] |= {"seq_len": 512, "lora_rank": 8}
-    (folder / "a.json").write_text(json.dumps(shipped))
-    found = [one for one in answers(*QWEN).values() if one["verdict"] != NOT_KNOWN]
-    assert {one["settings"]["seq_len"] for one in found} == {2048} and len(found) > 5
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
@@ -119,9 +112,8 @@ def test_charts_are_asked_as_rendered_and_written_as_a_page(call, tmp_path):
     assert (question.ranks, question.per_node, question.rows) == (16, 8, 1)
     assert question.settings["strategy"] == "nd" and question.settings["seq_len"] == "2048"
     page = tmp_path / "page.html"
-    assert (
-        call(*ASKED["charts, by verdict"], "--page", page)[0] == 0 and "logits and loss" in page.read_text()
-    )
+    assert call(*ASKED["charts, by verdict"], "--page", page)[0] == 0
+    assert "logits and loss" in page.read_text()
 
 
 def test_the_printed_command_counts_what_memory_depends_on(call):
@@ -132,10 +124,51 @@ def test_the_printed_command_counts_what_memory_depends_on(call):
     code, out, _ = call("charts/ddp", *put(*asked, under="run.config."), "--no-count")
     assert code == 3, "nothing is known"
     words = shlex.split(out.split("`")[1])
-    assert words[:3] == ["python", "-m", "trainer.count"] and words[-2:] == [
-        "--operations",
-        "FOLDER/ddp.json",
-    ]
+    assert words[:3] == ["python", "-m", "trainer.count"]
+    assert words[-2:] == ["--operations", "FOLDER/ddp.json"]
     parsed = _parse(words[3:])
     settings = dict(text.split("=", 1) for text in parsed.set)
     assert (settings["task"], settings["model_path"]) == ("text", "/data/tiny qwen") and parsed.ranks >= 1
+
+
+FILES = list(read_operations([SHIPPED]))
+
+
+def follow(advice, gpus, typed):
+    """What is typed after the advice, and the number of GPUs."""
+    told = re.split(r" fits|: | leaves room", advice)[0]
+    changed = {name: text.rstrip(",") for name, text in re.findall(r"([a-z_]+)=(\S+)", told)}
+    gone = re.split(", ", told.partition(" without ")[2])
+    more = re.match(r"(\d+) GPUs", told)
+    kept = {name: text for name, text in {**typed, **changed}.items() if name not in gone}
+    return kept, int(more[1]) if more else gpus
+
+
+def find_problems(question):
+    """As `python -m trainer` says it before it starts."""
+    filled = fill_question(question)
+    per_node = filled.per_node or filled.ranks
+    env = {f"TRAINER_{name.upper()}": text for name, text in filled.settings.items()}
+    places = {"PET_NNODES": str(filled.ranks // per_node), "PET_NPROC_PER_NODE": str(per_node)}
+    found = check_run(env | places | {"TRAINER_RUN": "x"}, elsewhere=True, replaces=False, opened=set())
+    return list(found["problems"])
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "device_gib", "typed", "allowed"),
+    [
+        ("qwen2.5-3b", 8, 79.2, {}, ()),
+        ("qwen2.5-3b", 4, 16, {"strategy": "ddp", "init": "pretrained"}, ALLOWED),
+        ("qwen2.5-3b", 8, 16, {"strategy": "nd", "dimensions": "2"}, ()),
+        ("vit_huge", 64, 139.8, {"micro_batch_size": "1000"}, ALLOWED),
+    ],
+)
+def test_what_is_advised_is_accepted(model, gpus, device_gib, typed, allowed):
+    questions = ask_of_model(model, gpus, FILES, [f"{name}={text}" for name, text in typed.items()])
+    for one in answer(questions, FILES, device_gib, None, allowed):
+        if isinstance(one, Prediction) and one.advice:
+            strategy = one.question.settings["strategy"]
+            given, ranks = follow(one.advice, gpus, {**typed, "strategy": strategy})
+            pairs = [f"{name}={text}" for name, text in given.items()]
+            for question in ask_of_model(model, ranks, FILES, pairs):
+                assert find_problems(question) == [], f"{one.advice} -> {pairs}"

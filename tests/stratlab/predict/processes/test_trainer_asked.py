@@ -1,14 +1,12 @@
 """`stratlab predict` where the trainer is asked: what it would refuse, and what it counts."""
 
-from pathlib import Path
-
 import pytest
 
 from stratlab.predict import counting
-from stratlab.predict.counting import NotCounted, count_operations
+from stratlab.predict.counting import count_operations
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 from tests.stratlab_spec.memory.operations_files import ask, write_file
-from trainer.memory_estimation.rules import read_countable
 
 ALLOWS_ALL = 'case "$*" in *check*) echo "{}"; exit;; esac'
 """Of a program that plays the trainer: no run is refused."""
@@ -17,7 +15,7 @@ VIT_BASE = ("--model", "vit_base", "--gpus", "8")
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def program(tmp_path, monkeypatch):
     """Plays the trainer: a program that writes a file; the real one: tests/trainer/counting/ranks."""
     made = write_file(tmp_path / "made", {"model": "vit_base"}, labels=10, channels=1)
     program = tmp_path / "python"
@@ -28,7 +26,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def play(program: Path, script: str) -> None:
+def play(program, script):
     program.write_text(f"#!/bin/sh\n{ALLOWS_ALL}\n{script}\n")
 
 
@@ -72,34 +70,6 @@ def test_of_a_model_it_counts_only_when_told_to(call, answers, program):
     assert code == 3 and "--count" in out
 
 
-@pytest.mark.parametrize(
-    ("model", "typed"),
-    [
-        ("qwen2.5-3b", ("strategy=fsdp", "activation_checkpointing=blocks", "seq_len=1024")),
-        ("qwen2.5-3b", ("strategy=nd", "tp=2", "pp=2", "dp_shard=2")),
-        ("vit_huge", ("strategy=zero3", "offload=optimizer", "persistent_elements=0")),
-        ("vit_huge", ("activation_checkpointing=blocks",)),
-    ],
-)
-def test_only_what_is_typed_is_asked_of_the_trainer(call, program, tmp_path, model, typed):
-    seen = tmp_path / "seen"
-    play(program, f"(env; echo ARGS=$*) | grep -E '^(TRAINER_|ARGS)' >> {seen}; exit 1")
-    call("--model", model, "--gpus", "8", *(word for text in typed for word in ("--set", text)), "--count")
-    asked, env = 0, dict[str, str]()
-    for name, _, text in (line.partition("=") for line in seen.read_text().splitlines()):
-        if name != "ARGS":
-            env[name] = text
-            continue
-        words = text.split()
-        ranks, per_node = (int(words[words.index(option) + 1]) for option in ("--ranks", "--per-node"))
-        read_countable({"TRAINER_RUN": "count", **env}, ranks, 0, per_node)
-        given = {one.partition("=")[0] for one in typed}
-        for knob in ("persistent_elements", "zeropp", "reduce_bucket_mib", "cp_method"):
-            assert knob in given or f"TRAINER_{knob.upper()}" not in env
-        asked, env = asked + 1, {}
-    assert asked == (1 if typed[0].startswith("strategy=") else 7)
-
-
 @pytest.mark.parametrize(("code", "offered"), [(2, False), (1, True)], ids=["refused", "failed"])
 def test_the_trainer_s_complaints_are_in_the_words_typed_and_what_it_refuses_is_not_offered(
     code, offered, call, program
@@ -117,8 +87,7 @@ def test_weights_of_a_cluster_are_told_before_anything_is_started(tmp_path, monk
     monkeypatch.setattr(
         counting, "_run_trainer", lambda *_: started.append(1) or (_ for _ in ()).throw(OSError)
     )
-    with pytest.raises(NotCounted) as refused:
-        count_operations(ask({"strategy": "ddp", "model_path": "/results/_prepared/vit"}), tmp_path)
-    assert find_codes(refused.value) == ["SL-count-no-weights"] and not started
+    weights = ask({"strategy": "ddp", "model_path": "/results/_prepared/vit"})
+    assert find_codes(raised(count_operations, weights, tmp_path)) == ["SL-count-no-weights"] and not started
     with pytest.raises(OSError):  # of data a count reads nothing
         count_operations(ask({"strategy": "ddp", "dataset_path": "/results/_prepared/food101"}), tmp_path)

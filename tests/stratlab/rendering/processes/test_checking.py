@@ -2,47 +2,15 @@
 
 import os
 import sys
-import time
-from pathlib import Path
-
-import pytest
 
 from stratlab.trainer_program import Answers, ask_trainer, list_notes, list_refusals
 
 PYTHON = (sys.executable, "-m", "trainer")
-ANSWER = "print(json.dumps({name: {'code': 2, 'problems': [name * 3]} for name in asked}))"
 
 
-def settings(tmp_path: Path, **changes: str) -> dict[str, str]:
+def settings(tmp_path, **changes):
     given = {"run": "a", "results": str(tmp_path), "strategy": "ddp", "model": "cnn"} | changes
     return {f"TRAINER_{name.upper()}": value for name, value in given.items()}
-
-
-def test_a_check_that_takes_long_is_heard_of_and_ends_with_who_asked(tmp_path, monkeypatch):
-    (tmp_path / "slow").mkdir()
-    late = "import json, sys, time; time.sleep(0.7); asked = json.load(sys.stdin)\n"
-    (tmp_path / "slow" / "program.py").write_text(late + ANSWER)
-    monkeypatch.setattr("stratlab.trainer_program.WAITING_S", 0.1)
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    heard: list[float] = []
-
-    def hear(seconds: float) -> None:
-        heard.append(seconds)
-        assert seconds < 20, "it waits for ever"
-
-    runs = {f"run-{number}": {"TRAINER_RUN": "x" * 2000} for number in range(100)}
-    program = (sys.executable, "-m", "slow")
-    answers = ask_trainer(runs, environ, [], program, hear)
-    assert answers.refused["run-7"] == (2, ["run-7run-7run-7"]) and len(answers.refused) == 100
-    assert len(heard) >= 2 and heard == sorted(heard)
-
-    def give_up(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        ask_trainer({"a": {}}, environ, [], program, give_up)
-    assert time.monotonic() - began < 0.6, "the process has been ended, not waited for"
 
 
 def test_every_run_is_judged_and_none_is_started(tmp_path):

@@ -1,11 +1,7 @@
 """The search, what its candidates are asked for, and what is kept of them."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from stratlab import UserError
 from stratlab.compare.winners import build_band
 from stratlab.helm import REPOSITORY
 from stratlab.sweep.definition import Sweep, Tune
@@ -13,9 +9,7 @@ from stratlab.sweep.planned_release import expand
 from stratlab.sweep.tuning_loop import build_record, read_measured
 from stratlab.sweep.tuning_search import (
     METRICS,
-    Knobs,
     MeasuredCandidate,
-    Search,
     apply_choice,
     build_candidate,
     check_knobs,
@@ -24,15 +18,15 @@ from stratlab.sweep.tuning_search import (
     search,
 )
 from tests.codes import find_codes
+from tests.stratlab.raised import raised
 
 THROUGHPUT = METRICS["throughput"]
-VALUES: dict[str, list[Any]] = {"a": [1, 2], "b": ["x"], "c": [True]}
+VALUES = {"a": [1, 2], "b": ["x"], "c": [True]}
 
 
-def follow(speed: Callable[[Knobs], float | None], most: int = 10) -> tuple[Search, list[list[str]]]:
-    """To the end, with the candidates of each round."""
-    measured: dict[str, MeasuredCandidate] = {}
-    rounds: list[list[str]] = []
+def follow(speed, most=10):
+    measured = {}
+    rounds = []
     while True:
         found = search(VALUES, measured, most, THROUGHPUT)
         if not found.following:
@@ -52,14 +46,6 @@ def test_one_knob_at_a_time_and_the_best_is_kept():
     assert rounds == [[""], ["a=1", "a=2"], ["a=2,b=x"], ["a=2,c=true"]], "b is worse: c is tried without it"
     assert found.best == {"a": 2, "c": True} and found.not_tried == ()
     assert [name_knobs(each) for each, _ in found.tried] == ["", "a=1", "a=2", "a=2,b=x", "a=2,c=true"]
-
-
-def test_the_defaults_are_one_of_the_candidates_that_may_be_tried():
-    found, rounds = follow(lambda knobs: 100.0, most=3)
-    assert rounds == [[""], ["a=1", "a=2"]] and found.best == {}
-    assert found.not_tried == ({"b": "x"}, {"c": True})
-    found, rounds = follow(lambda knobs: 100.0, most=2)
-    assert rounds == [[""], ["a=1"]] and found.not_tried == ({"a": 2}, {"b": "x"}, {"c": True})
 
 
 def test_a_lead_that_chance_would_explain_changes_nothing():
@@ -102,7 +88,7 @@ def test_a_candidate_is_worth_the_median_of_its_repeats():
         assert search({"a": [1, 2]}, measured, 4, METRICS[name]).best == {"a": best}
 
 
-SWEEP: dict[str, Any] = {
+SWEEP = {
     "comparison": "demo",
     "matrix": {"strategy": ["ddp", "fsdp"], "run.config.seed": [7]},
     "set": {"run.config.warmup_steps": 20, "run.config.precision": "bf16", "run.nodes": 2},
@@ -133,7 +119,7 @@ def test_the_comparison_gets_what_was_chosen_under_the_names_that_it_had():
     assert asked == [50, None, 50, None]
 
 
-def sweep(**knobs: Any) -> Sweep:
+def sweep(**knobs):
     return Sweep.model_validate(
         {
             "comparison": "demo",
@@ -154,15 +140,13 @@ def test_every_wrong_knob_is_told_with_what_is_allowed():
         fsdp={"reduce_dtype": ["bf16"]},
         single={"static_graph": [True]},
     )
-    with pytest.raises(UserError) as failure:
-        check_knobs(wrong, REPOSITORY)
-    lines = str(failure.value).splitlines()[1:]
+    lines = str(raised(check_knobs, wrong, REPOSITORY)).splitlines()[1:]
     assert find_codes(lines) == ["SL-tune-no-knob", "SL-tune-no-knob", "SL-tune-rounding", "SL-tune-no-knob"]
     assert "ddp: prefetch_blocks" in lines[0] and "reduce_bucket_mib, static_graph" in lines[0]
     assert "fsdp: reduce_dtype" in lines[2] and "single: static_graph" in lines[3]
 
 
-def read(beside: str = "none", **row: Any) -> MeasuredCandidate:
+def read(beside="none", **row):
     rows = {"a": {"status": "finished", "attempts": 1, "samples_per_s": 5.0} | row}
     return read_measured(["a"], rows, {}, METRICS["throughput"], {"a": beside})
 

@@ -3,7 +3,6 @@
 import json
 import os
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -64,8 +63,7 @@ def test_perfetto_reads_what_is_merged(tmp_path):
     assert [row["name"] for row in control[0]] == ["slice_drop_overlapping_complete_event"], "not merged"
 
 
-def _find_times(content: dict[str, Any], ahead_ns: int) -> list[tuple[str, int, int]]:
-    """Name, start and duration of every event, ns."""
+def _find_times(content, ahead_ns):
     base = content.get("baseTimeNanoseconds", 0) - ahead_ns
     events = (e for e in content["traceEvents"] if e["ph"] == "X")
     found = []

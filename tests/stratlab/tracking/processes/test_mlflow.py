@@ -6,22 +6,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
 
-from stratlab import cli
 from stratlab.cluster.volume_pod import Finished
-from stratlab.compare.publishing import NotLogged, _check_answers
+from stratlab.compare.publishing import _check_answers
 from stratlab.machine import free_port, trust_given
 from stratlab.pod_checks import CALL_MLFLOW, judge_mlflow
 from stratlab.tracking import close_run
 from tests.codes import find_codes
 from tests.stratlab.example_run import write_json
-from trainer.launch.mlflow_rest import Mlflow, MlflowError
+from tests.stratlab.raised import raised
+from trainer.launch.mlflow_rest import Mlflow
 
 OPENSSL = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
 
@@ -29,7 +28,7 @@ OPENSSL = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", 
 class Answers(BaseHTTPRequestHandler):
     """As MLflow, and as a mirror of the hub, to whoever trusts it."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         body = json.dumps({"id": "org/net", "experiment": {"experiment_id": "7"}}).encode()
         self.send_response(200)
@@ -39,12 +38,12 @@ class Answers(BaseHTTPRequestHandler):
 
     do_POST = do_GET
 
-    def log_message(self, *arguments: object) -> None:
+    def log_message(self, *arguments):
         pass
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def authority(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     places = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "ca.crt")]
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
@@ -53,7 +52,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(authority: Path) -> Iterator[str]:
+def server(authority):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority, authority.with_name("key.pem"))
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as listening:
@@ -63,18 +62,16 @@ def server(authority: Path) -> Iterator[str]:
         listening.shutdown()
 
 
-def call_as_check(server: str, environ: dict[str, str]) -> Finished:
+def call_as_check(server, environ):
     command = [sys.executable, "-c", CALL_MLFLOW, server]
     done = subprocess.run(command, env=environ, capture_output=True, check=True)
     return Finished(done.returncode, done.stdout, "")
 
 
 def test_without_it_the_cause_is_said(server):
-    with pytest.raises(MlflowError) as refused:
-        Mlflow(server, {}).open_experiment("pets")
-    with pytest.raises(NotLogged) as untrusted:
-        _check_answers(server)
-    assert "run.certificates" in str(refused.value) and find_codes(untrusted.value) == ["SL-report-untrusted"]
+    refused = raised(Mlflow(server, {}).open_experiment, "pets")
+    assert "run.certificates" in str(refused)
+    assert find_codes(raised(_check_answers, server)) == ["SL-report-untrusted"]
     finding = judge_mlflow(server, call_as_check(server, {}))
     assert finding.state == "problem" and "--certificates" in finding.fix
 
@@ -94,8 +91,7 @@ def test_with_it_all_of_them_get_their_answer(server, authority, monkeypatch):
 
 
 @pytest.fixture
-def run_dir(mlflow_server: str, tmp_path: Path) -> Path:
-    """Of a run that is RUNNING in MLflow."""
+def run_dir(mlflow_server, tmp_path):
     client = MlflowClient(mlflow_server)
     found = client.get_experiment_by_name("left open")
     experiment_id = found.experiment_id if found else client.create_experiment("left open")
@@ -105,15 +101,14 @@ def run_dir(mlflow_server: str, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def status(uri: str, run_dir: Path) -> str:
+def status(uri, run_dir):
     run_id = json.loads((run_dir / "mlflow.json").read_text())["run_id"]
     return str(MlflowClient(uri).get_run(run_id).info.status)
 
 
 def test_an_open_run_is_closed_once_and_a_closed_one_left_alone(mlflow_server, run_dir):
     assert "FAILED" in close_run(run_dir, mlflow_server, exit_code=13)
-    assert close_run(run_dir, mlflow_server, exit_code=0) == ""
-    assert status(mlflow_server, run_dir) == "FAILED"
+    assert close_run(run_dir, mlflow_server, exit_code=0) == "" and status(mlflow_server, run_dir) == "FAILED"
     assert close_run(run_dir / "nothing", mlflow_server, exit_code=0) == ""
     began = time.monotonic()
     assert close_run(run_dir, f"http://127.0.0.1:{free_port()}", exit_code=13).startswith("warning: ")
@@ -130,12 +125,9 @@ def test_an_open_run_is_closed_once_and_a_closed_one_left_alone(mlflow_server, r
         ("analyze", None, "RUNNING"),  # it goes on
     ],
 )
-def test_whoever_comes_last_closes_what_was_left_open(mlflow_server, run_dir, monkeypatch, verb, code, left):
+def test_whoever_comes_last_closes_what_was_left_open(mlflow_server, run_dir, stratlab, verb, code, left):
     lines = [{"attempt": 1, "event": "started"}, {"attempt": 1, "event": "ended", "exit_code": code}]
     kept = lines[: 1 if code is None else 2]
     (run_dir / "attempts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
-    monkeypatch.setattr(sys, "argv", ["stratlab", verb, str(run_dir), "--tracking-uri", mlflow_server])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code in (0, None) if verb == "wait" else end.value.code == 3
-    assert status(mlflow_server, run_dir) == left
+    ended, *_ = stratlab(verb, run_dir, "--tracking-uri", mlflow_server)
+    assert ended == (0 if verb == "wait" else 3) and status(mlflow_server, run_dir) == left

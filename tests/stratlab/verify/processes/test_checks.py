@@ -3,29 +3,27 @@
 import json
 import re
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
-from stratlab import NothingThere, cli
 from stratlab.machine import free_port
-from stratlab.verify import Check, compare_points, read_points, verify_run
+from stratlab.verify import verify_run
 from stratlab_spec.run_directory import RunDirectory, name_metric
 from tests.codes import find_codes
 from tests.redirecting_server import run_redirect
 from tests.stratlab.compare.building import edit
 from tests.stratlab.example_run import build_run_dir, write_json
+from tests.stratlab.raised import raised
 from trainer.launch.ledger import Ledger
 
 OF_FOLDER = ("run directory", "ranks", "device", "traces", "report")
 
 
-def build_whole_run(folder: Path, **changes: object) -> Path:
-    run = build_run_dir(folder / "demo", "ddp", "ddp", **changes)  # type: ignore[arg-type]
+def build_whole_run(folder, **changes):
+    run = build_run_dir(folder / "demo", "ddp", "ddp", **changes)
     (run / "analysis" / "tables").mkdir()
     for name in ("report.html", "summary.md", "merged_trace.json.gz", "tables/schema.json"):
         (run / "analysis" / name).write_text("<html>")
@@ -37,9 +35,7 @@ def build_whole_run(folder: Path, **changes: object) -> Path:
     return run
 
 
-def log_run(
-    run: Path, uri: str, *, status: str = "FINISHED", skip: str = "", report: bool = True, older: bool = False
-) -> str:
+def log_run(run, uri, *, status="FINISHED", skip="", report=True, older=False):
     """What the trainer's sender and the analysis leave in MLflow, or those of an older version.
 
     Args:
@@ -68,11 +64,11 @@ def log_run(
     return run_id
 
 
-def find(checks: list[Check], name: str) -> Check:
+def find(checks, name):
     return next(check for check in checks if check.name == name)
 
 
-def find_failed(checks: list[Check]) -> dict[str, list[str]]:
+def find_failed(checks):
     return {check.name: find_codes(check.text) for check in checks if check.state == "failed"}
 
 
@@ -96,11 +92,11 @@ def test_a_whole_run_passes_every_check_and_what_mlflow_lacks_is_named(mlflow_se
     assert re.findall(r"\d+", find(checks, "mlflow metrics").text) == ["59", "60"]
 
 
-def lose(name: str) -> Callable[[Path], None]:
+def lose(name):
     return lambda run: (run / name).unlink()
 
 
-def replace(name: str, old: str, new: str) -> Callable[[Path], None]:
+def replace(name, old, new):
     return lambda run: (run / name).write_text((run / name).read_text().replace(old, new)) and None
 
 
@@ -163,35 +159,14 @@ def test_a_server_that_is_away_or_knows_nothing_is_a_failure_but_for_one_of_a_re
     assert list(verify_run(run, None))[-1].state == "failed", "a server that the run was told to send to"
 
 
-def test_points_are_those_of_the_sender():
-    line = {"step": 1, "kind": "train", "loss": 2}
-    lines = [
-        {"t": 1.5, "attempt": 1, **line, "profiled": False},
-        {"t": 1.5, "attempt": 2, **line},
-        {"t": 2.5, "attempt": 2, **line, "note": "text"},
-    ]
-    points = read_points(lines)
-    assert points == {"loss": {(1, 1500, 2.0), (1, 2500, 2.0)}}
-    held = {"loss": {(1, 1500, 2.0), (1, 2500, 2.5), (9, 9, 9.0)}}
-    (said,) = compare_points(points, held)
-    assert [word for word in said.split() if word.isdigit()] == ["1", "2", "2"]
-
-
-def test_the_verb_ends_with_1_when_a_check_fails(tmp_path, monkeypatch, capsys):
+def test_the_verb_ends_with_1_when_a_check_fails(tmp_path, monkeypatch, stratlab):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-    def call(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["stratlab", "verify", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return int(end.value.code or 0), capsys.readouterr().out
-
     run = build_whole_run(tmp_path)
-    assert call(str(run))[0] == 0
+    assert stratlab("verify", run)[0] == 0
     lose("ranks/rank1.json")(run)
-    code, out = call(str(run))
+    code, out, _ = stratlab("verify", run)
     assert code == 1 and any(line.startswith("failed  ranks: ") for line in out.splitlines())
-    code, out = call(str(run), "--json")
+    code, out, _ = stratlab("verify", run, "--json")
     found = {check["name"]: check for check in json.loads(out)}
     assert code == 1 and found["ranks"]["state"] == "failed" and "1 of 2" in found["ranks"]["text"]
 
@@ -201,6 +176,5 @@ def test_what_is_no_run_says_why_pods_were_refused_and_which_runs_there_are(tmp_
     Ledger(folder, "ddp-worker-0").record_refusal(4, "run.accelerator=nvidia.com/gpu: none visible")
     build_run_dir(tmp_path / "other", "fsdp", "fsdp")
     for place, named in ((folder.path, "none visible"), (tmp_path / "other", "fsdp")):
-        with pytest.raises(NothingThere) as refused:
-            list(verify_run(place, None))
-        assert find_codes(refused.value)[-1] == "SL-verify-no-run" and named in str(refused.value)
+        refused = raised(list, verify_run(place, None))
+        assert find_codes(refused)[-1] == "SL-verify-no-run" and named in str(refused)
