@@ -19,7 +19,7 @@ from stratlab.machine import FULL_BELOW, Processes, build_machine_env, say_full,
 from stratlab_spec.certificates import MARK
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
-from trainer.distributed import machine as of_the_trainer
+from trainer import distributed as of_the_trainer
 
 
 def test_the_users_shell_does_not_leak_in():
