@@ -128,7 +128,7 @@ MUTATIONS = (
     ),
     Fault(
         "taught what belongs to another image", Case("ddp", "cnn", 2, "distilled"),
-        "trainer.models.model_with_loss:Teacher.answer",
+        "trainer.models.teacher:Teacher.answer",
         lambda whole: lambda self, images: whole(self, images[:1].expand_as(images)),
     ),
     Fault(

@@ -159,7 +159,7 @@ class Fault:
 AVERAGED = ("torch.distributed.fsdp:FSDPModule.set_gradient_divide_factor", lambda whole: lambda *_: None)
 """Gradients averaged instead of summed."""
 WARMER = (
-    "trainer.models.model_with_loss:Teacher.__init__",
+    "trainer.models.teacher:Teacher.__init__",
     lambda whole: lambda self, model, heat, *others: whole(self, model, 1.05 * heat, *others),
 )
 """A temperature 5 % too high."""

@@ -167,7 +167,7 @@ MUTATIONS = (
     Fault(
         "cp ranks are taught the first columns",
         Case("tied", "cp2", packed=True, taught=True),
-        "trainer.models.model_with_loss:Teacher.explain",
+        "trainer.models.teacher:Teacher.explain",
         lambda whole: lambda self, rows, columns=(0, 1): whole(self, rows, (0, columns[1])),
     ),
     Fault(
