@@ -23,12 +23,13 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
-
-import psutil
+from typing import TYPE_CHECKING, NoReturn
 
 from stratlab import UserError
 from stratlab_spec.certificates import GIVEN, CertificateAbsent, is_untrusted, write_bundle
+
+if TYPE_CHECKING:
+    import psutil  # at run time only where processes start: `--help` and `--version` need no package
 
 PASSED_ON = (
     *("LANG", "LANGUAGE", "TZ", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"),
@@ -228,9 +229,13 @@ class Processes:
 
     def members(self) -> list[psutil.Process]:
         """Return every living process that carries the mark."""
+        import psutil
+
         return [process for process in psutil.process_iter() if self._is_member(process)]
 
     def _is_member(self, process: psutil.Process) -> bool:
+        import psutil
+
         try:
             return process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
         except (psutil.Error, OSError):
@@ -241,6 +246,8 @@ class Processes:
 
         Also in a container, the remaining processes are killed as soon as its first process has ended.
         """
+        import psutil
+
         for process in self._running():
             _signal_group(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + grace_s
