@@ -133,18 +133,15 @@ def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
     pairs = [pair for pair in found["pairs"] if pair["comparable"] or not pair["settings_known"]]
     pairs.sort(key=lambda pair: (pair["run"] not in answered, -abs(pair["difference_ms"])))
     if not pairs and found["pairs"]:
-        return Section(
-            "Why",
-            note("The runs are not comparable. Parts of the differences has the numbers."),
-        )
+        return Section("Why", note("The runs are not comparable. Parts of the differences has the numbers."))
     if not pairs:
         return _build_why_by_phase(report, mark)
     quiet, busy = split_busy(pairs)
-    html = _list_pairs(quiet[:MOST_PAIRS]) if quiet else Markup("")
+    html = _list_lines([*map(_say_pair, quiet[:MOST_PAIRS])]) if quiet else Markup("")
     if busy:
         which = "of all runs" if not quiet else f"of {', '.join(pair['run'] for pair in busy[:MOST_PAIRS])}"
         said = f"Times {which} are not compared: other work kept the machine busy."
-        html += note(said) + details("Their amounts", _list_pairs(busy))
+        html += note(said) + details("Their amounts", _list_lines([*map(_say_pair, busy)]))
     remedies: dict[str, list[str]] = {}
     for pair in quiet[:MOST_PAIRS]:
         if pair["remedy"]:
@@ -167,38 +164,37 @@ def _build_why_by_phase(report: Mapping[str, Any], mark: Markup) -> Section:
     """Build the same from the phases that the trainer times, for runs without recorded steps."""
     rows = [row for row in find_group(report)[0] if row.step_time_ms_p50 and not row.is_foreign]
     steps = {row.run: row.step_time_ms_p50 or 0.0 for row in rows}
-    repeats = [
-        [row.run for row in rows if row.configuration == name] for name in {r.configuration for r in rows}
-    ]
-    typical = {find_typical(names, steps) for names in repeats}
+    repeats: dict[str, list[str]] = {}
+    for row in rows:
+        repeats.setdefault(row.configuration, []).append(row.run)
+    typical = {find_typical(names, steps) for names in repeats.values()}
     rows = sorted((row for row in rows if row.run in typical), key=lambda row: steps[row.run])
     lines = [line for row in reversed(rows[1:]) if (line := _say_phases(row, rows[0]))]
     said = "Causes are not known: run stratlab analyze on two comparable runs with recorded steps."
     if not lines or not report.get("times_comparable", True):
         return Section("Why", note(said))
-    items = Markup("").join(Markup("<li>{}</li>").format(line) for line in lines[:MOST_PAIRS])
-    html = Markup('<ul class="causes">{}</ul>').format(items)
-    return Section("Why", html + note(f"By phase of the timed steps. {said}"), mark=mark)
+    html = _list_lines(lines[:MOST_PAIRS]) + note(f"By phase of the timed steps. {said}")
+    return Section("Why", html, mark=mark)
 
 
 def _say_phases(row: RunRow, base: RunRow) -> Markup | None:
-    """Return `zero3 is 83 ms (92 %) slower than single: +37 ms forward, ...`; None where too close for one repeat."""
-    base_ms = base.step_time_ms_p50 or 1.0
-    ms = (row.step_time_ms_p50 or 0.0) - base_ms
+    """Return `zero3 is 83 ms (92 %) slower than single: +37 ms forward, ...`; None within the noise."""
+    base_ms, ms = base.step_time_ms_p50 or 1.0, (row.step_time_ms_p50 or 0.0) - (base.step_time_ms_p50 or 0.0)
     ends = {phase: (getattr(row, f"{phase}_ms_p50"), getattr(base, f"{phase}_ms_p50")) for phase in PHASES}
-    apart = {phase: a - b for phase, (a, b) in ends.items() if a is not None and b is not None}
+    apart = {phase: a - b for phase, (a, b) in ends.items() if None not in (a, b)}
     large = sorted((p for p in apart if abs(apart[p]) > ms / 10), key=lambda p: -abs(apart[p]))
-    pct = 100 * ms / base_ms
-    if pct < LEAST_LEAD_PCT or not large:
+    pct, noise_ms = 100 * ms / base_ms, (row.noise_ms or 0.0) + (base.noise_ms or 0.0)
+    if pct < LEAST_LEAD_PCT or ms <= noise_ms or not large:
         return None
     said = ", ".join(f"{'+' if apart[p] >= 0 else '−'}{format_ms(abs(apart[p]))} {p}" for p in large)
-    size = f"{format_ms(ms)} ({pct:.0f} %)"
-    return Markup("<strong>{}</strong> is {} slower than {}: {}.").format(row.run, size, base.run, said)
+    where = " on this CPU" if row.device_type == "cpu" else ""
+    size = f"{format_ms(ms)} ({pct:.0f} %) slower than {base.run}{where}"
+    return Markup("<strong>{}</strong> is {}: {}.").format(row.run, size, said)
 
 
-def _list_pairs(pairs: Pairs) -> Markup:
-    lines = [Markup("<li>{}</li>").format(_say_pair(pair)) for pair in pairs]
-    return Markup('<ul class="causes">{}</ul>').format(Markup("").join(lines))
+def _list_lines(lines: Sequence[Markup]) -> Markup:
+    items = Markup("").join(Markup("<li>{}</li>").format(line) for line in lines)
+    return Markup('<ul class="causes">{}</ul>').format(items)
 
 
 def _say_pair(pair: Mapping[str, Any]) -> Markup:

@@ -9,9 +9,11 @@ import urllib.parse
 from dataclasses import replace
 
 import pytest
+from markupsafe import Markup
 from rich.console import Console
 
 from stratlab.compare.answers import name_answers, say_answer
+from stratlab.compare.attribution_view import build_why
 from stratlab.compare.comparison import compare
 from stratlab.compare.report_files import FILES, write_report
 from stratlab.compare.run_sources import load_runs
@@ -116,6 +118,22 @@ def test_who_is_named(tmp_path, runs, named, fair):
     said = say_answer(report)
     assert all(name in said for name in named) and said.endswith(".") and said.count(". ") <= 2
     assert ("zero3" in said) is ("zero3" in runs)
+
+
+def test_runs_that_are_too_near_are_all_named_as_a_tie(tmp_path):
+    speeds = {"ddp": 1000.0, "fsdp": 1005.0, "zero1": 990.0, "zero2": 900.0}
+    report = judge(tmp_path, {name: {"samples_per_s": speed} for name, speed in speeds.items()})
+    fastest = name_answers(report)[0]
+    assert (fastest.answer, fastest.run) == ("fsdp, ddp or zero1", "")
+
+
+def test_without_recorded_steps_phases_explain_what_exceeds_the_noise(tmp_path):
+    report = judge(tmp_path, {"ddp": {"analysis": False}, "fsdp": {"analysis": False}})
+    html = str(build_why(report, Markup("")).html)
+    assert "2.5 ms (22 %)" in html and "+1.5 ms backward, +1.0 ms forward" in html
+    for row in report["runs"]:
+        row["noise_ms"] = 1.3
+    assert "ms" not in str(build_why(report, Markup("")).html)
 
 
 def test_hostile_names_are_escaped(tmp_path):
