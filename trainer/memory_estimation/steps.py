@@ -218,6 +218,7 @@ def count_batches(
     per_node: int = 0,
     cuda: bool = True,
     block_bytes: int = BLOCK_BYTES,
+    watch: StorageWatch | None = None,
     begin: Say = lambda text: None,
     say: Say = lambda text: None,
 ) -> list[Count]:
@@ -245,7 +246,7 @@ def count_batches(
     plans = [resolve_plan(each, ranks, per_node, each.global_batch_size) for each in configs]
     plan = plans[0]
     (micro_batches,) = {each.micro_batches for each in plans}
-    watch, waits = StorageWatch(block_bytes), WaitWatch()
+    watch, waits = watch or StorageWatch(block_bytes), WaitWatch()
     engine: Any = None
     place = "building"
 
@@ -290,6 +291,7 @@ def count_batches(
         del model, teacher
         attribute_state(watch, engine)
         move_to_host(watch, engine, config.offload)
+        watch.observe(engine)
         steps = [config] * (STEPS - 1) + configs
         for number, config in enumerate(steps, 1):
             place = f"step {number} of {len(steps)}"

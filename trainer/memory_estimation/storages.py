@@ -99,6 +99,9 @@ class StorageWatch(TorchDispatchMode):
         self.phase = phase
         self.timeline.begin(phase)
 
+    def observe(self, engine: Any) -> None:
+        """Do nothing; called with the engine before its steps."""
+
     def __enter__(self) -> StorageWatch:
         self._patches.enter_context(replaced(torch.UntypedStorage, resize_=self._resizing()))
         super().__enter__()

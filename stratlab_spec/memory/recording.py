@@ -1,0 +1,199 @@
+"""Recorded steps: what one micro-batch allocates and frees, with every size as a product of the model's sizes.
+
+`python -m trainer.record` writes them from the run's own engine on tensors without storage. One recording serves every
+size of a family: each event holds a coefficient and symbols, for example `4 R T H` for fp32 states of R rows.
+
+    settings ─▶ find_recording ─▶ Recording ─▶ measure (sizes in bytes) ─▶ simulation.py
+
+A recording holds what the model does. What a strategy does (gathers, buckets, shards) is not in it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+BLOCK_BYTES = 512
+"""Of CUDA's caching allocator (c10/core/AllocatorConfig.h, kMinBlockSize): every size is rounded up to whole blocks."""
+FOLDER = Path(__file__).with_name("recordings")
+BACKWARD = " backward"
+"""Ends the name of a segment in the backward pass. Segments of a forward pass, in order: `start`, the layers (`first`,
+`middle`, `last`, or their numbers if they differ), `head`."""
+KINDS = PLAIN, COPY, GRADIENT = "", "copy", "gradient"
+"""Kinds of events: an activation; a 16-bit copy of a weight for one product; the gradient of a weight."""
+
+
+class Size(NamedTuple):
+    """A number as `coefficient x symbols`."""
+
+    coefficient: Fraction
+    symbols: tuple[str, ...]
+
+    def value(self, sizes: Mapping[str, int]) -> int:
+        """Return it for these sizes, rounded up."""
+        found = self.coefficient * prod(sizes[name] for name in self.symbols)
+        return -(-found.numerator // found.denominator)
+
+    def __str__(self) -> str:
+        return " ".join((str(self.coefficient), *self.symbols))
+
+
+@cache
+def parse_size(text: str) -> Size:
+    """Return the size that `str` has written."""
+    coefficient, *symbols = text.split(" ")
+    return Size(Fraction(coefficient), tuple(symbols))
+
+
+class Event(NamedTuple):
+    """One allocation, or the end of one."""
+
+    taken: bool
+    kind: str
+    """PLAIN, COPY or GRADIENT."""
+    cause: str
+    bytes: int
+
+
+class Weight(NamedTuple):
+    """One parameter."""
+
+    name: str
+    """Inside its layer; of the whole model for the first and the last segment."""
+    shape: tuple[int, ...]
+    product: bool
+    """Its module multiplies by it: strategies that gather weights gather it in 16 bits."""
+    trains: bool
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One micro-batch, by segments; sizes in symbols."""
+
+    settings: Mapping[str, Any]
+    """By which it was recorded, and for which alone it answers."""
+    weights: Mapping[str, list[tuple[str, list[str], bool, bool]]]
+    """Of `start`, one `layer`, `head`."""
+    segments: Mapping[str, list[tuple[bool, str, str, str]]]
+    """Name -> (taken, kind, cause, size) in order."""
+    data: str
+    """Bytes of one micro-batch's inputs and labels."""
+
+    def measure(self, sizes: Mapping[str, int]) -> Measured:
+        """Return it with sizes in whole blocks."""
+        known: dict[str, int] = {}
+
+        def measured(text: str) -> int:
+            if (found := known.get(text)) is None:
+                found = known[text] = round_up(max(0, parse_size(text).value(sizes)))
+            return found
+
+        segments = {
+            name: [Event(taken, kind, cause, measured(text)) for taken, kind, cause, text in events]
+            for name, events in self.segments.items()
+        }
+        weights = {
+            place: [
+                Weight(name, tuple(parse_size(text).value(sizes) for text in shape), product, trains)
+                for name, shape, product, trains in rows
+            ]
+            for place, rows in self.weights.items()
+        }
+        return Measured(segments, weights, measured(self.data))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A recording for one model and one micro-batch, in bytes."""
+
+    segments: Mapping[str, list[Event]]
+    weights: Mapping[str, list[Weight]]
+    data_bytes: int
+
+
+def round_up(size: int, block: int = BLOCK_BYTES) -> int:
+    """Return whole blocks."""
+    return -(-size // block) * block
+
+
+LAYERS = ("first", "middle", "last")
+
+
+def name_layer(recorded: Mapping[str, Any], layer: int, layers: int) -> str:
+    """Return the segment of a layer: its number if all were recorded, else first, middle or last."""
+    if str(layer) in recorded:
+        return str(layer)
+    return "last" if layer == layers - 1 else "middle" if layer else "first"
+
+
+def read_recordings(path: Path) -> list[Recording]:
+    """Return the recordings of one file, as `write_recordings` has written them."""
+    with gzip.open(path, "rt") as file:
+        content = json.load(file)
+    sizes, kinds, causes = content["sizes"], content["kinds"], content["causes"]
+    parts = [
+        [(row > 0, kinds[abs(row) % 4], causes[abs(row) // 4 % 16], sizes[abs(row) // 64]) for row in part]
+        for part in content["parts"]
+    ]
+    return [
+        Recording(
+            one["settings"],
+            {place: [tuple(row) for row in rows] for place, rows in one["weights"].items()},
+            {name: parts[part] for name, part in one["segments"].items()},
+            one["data"],
+        )
+        for one in content["recordings"]
+    ]
+
+
+def write_recordings(path: Path, recordings: Sequence[Recording], versions: Mapping[str, str]) -> None:
+    """Write one family's recordings; equal parts and sizes once."""
+    causes: list[str] = []
+    sizes: list[str] = ["1"]
+    parts: list[list[int]] = []
+    rows: list[dict[str, Any]] = []
+
+    def place(known: list[Any], item: Any) -> int:
+        if item not in known:
+            known.append(item)
+        return known.index(item)
+
+    for one in recordings:
+        segments = {}
+        for name, events in one.segments.items():
+            packed = [
+                (1 if taken else -1)
+                * (KINDS.index(kind) + 4 * place(causes, cause) + 64 * place(sizes, text))
+                for taken, kind, cause, text in events
+            ]
+            segments[name] = place(parts, packed)
+        rows.append(
+            {
+                "settings": dict(one.settings),
+                "weights": dict(one.weights),
+                "segments": segments,
+                "data": one.data,
+            }
+        )
+    content = {
+        "versions": dict(versions),
+        "kinds": KINDS,
+        "causes": causes,
+        "sizes": sizes,
+        "parts": parts,
+        "recordings": rows,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = json.dumps(content, separators=(",", ":")).encode()
+    path.write_bytes(gzip.compress(data, mtime=0))

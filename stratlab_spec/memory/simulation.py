@@ -1,0 +1,142 @@
+"""Simulate the memory of one training step: a recording's events, and what the strategy allocates between them.
+
+    forward:   start ─▶ first ─▶ middle x (layers - 2) ─▶ last ─▶ head        at each border the strategy may gather,
+    backward:  head ─▶ last ─▶ middle x (layers - 2) ─▶ first ─▶ start        free, reduce; at each gradient too
+
+`simulate` walks through the last micro-batch of a step, for earlier ones hold no more. It holds one number per cause
+(trainer/memory_estimation/timeline.py) and returns the fullest moment of each window.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stratlab_spec.memory.recording import BACKWARD, COPY, GRADIENT, Event, Measured, name_layer
+
+
+class Rules(Protocol):
+    """What one strategy holds and allocates on one rank; `Ledger` calls in the order of a step."""
+
+    copies: bool
+    """Whether products copy fp32 weights to 16 bits, as recorded."""
+
+    def hold_state(self, held: Ledger) -> None:
+        """Take what lives between two steps, and the gradients of earlier micro-batches."""
+
+    def enter(self, held: Ledger, segment: str, layer: int) -> None:
+        """Do what comes before a segment; `layer` is -1 for `start` and `head`."""
+
+    def leave(self, held: Ledger, segment: str, layer: int) -> None:
+        """Do what comes after a segment."""
+
+    def take_gradient(self, held: Ledger, size: int) -> None:
+        """Take a new gradient of a whole weight."""
+
+    def complete_gradient(self, held: Ledger, size: int) -> None:
+        """Do what comes when autograd has accumulated a gradient."""
+
+    def update(self, held: Ledger) -> None:
+        """Do what the optimizer's step needs."""
+
+
+@dataclass
+class Ledger:
+    """Bytes held, by cause, and the fullest moment of each window."""
+
+    held: Counter[str] = field(default_factory=Counter)
+    total: int = 0
+    window: str = ""
+    fullest: dict[str, tuple[int, Counter[str]]] = field(default_factory=dict)
+    """Window -> (bytes, the same by cause)."""
+    _seen: int = -1
+
+    def take(self, cause: str, size: int) -> None:
+        """Allocate."""
+        self.held[cause] += size
+        self.total += size
+
+    def free(self, cause: str, size: int) -> None:
+        """Free; the moment before it may be the fullest."""
+        self.look()
+        self.held[cause] -= size
+        self.total -= size
+
+    def look(self) -> None:
+        """Remember this moment if it is the fullest of its window."""
+        if self.total > self._seen:
+            self._seen = self.total
+            self.fullest[self.window] = self.total, Counter(self.held)
+
+    def begin(self, window: str) -> None:
+        """Begin a window, or return to it."""
+        self.look()
+        self.window = window
+        self._seen = self.fullest[window][0] if window in self.fullest else -1
+
+    def play(self, events: Sequence[Event], rules: Rules) -> None:
+        """Take and free what a segment does."""
+        for taken, kind, cause, size in events:
+            if kind == COPY and not rules.copies:
+                continue
+            if kind == GRADIENT:
+                if taken:
+                    rules.take_gradient(self, size)
+                else:
+                    rules.complete_gradient(self, size)
+            elif taken:
+                self.held[cause] += size
+                self.total += size
+            else:
+                self.free(cause, size)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The fullest moments of a step, by window; bytes by cause."""
+
+    windows: Mapping[str, tuple[int, Counter[str]]]
+
+    @property
+    def peak(self) -> tuple[int, Counter[str]]:
+        return max(self.windows.values(), key=lambda moment: moment[0])
+
+
+def simulate(measured: Measured, rules: Rules, layers: int, micro_batches: int) -> Step:
+    """Return the memory of one rank in a step.
+
+    Args:
+        layers: of the model on this rank.
+    """
+    held = Ledger()
+    rules.hold_state(held)
+    held.take("data", measured.data_bytes * micro_batches)
+    names = [name_layer(measured.segments, at, layers) for at in range(layers)]
+    held.begin("forward")
+    _pass(
+        held,
+        measured,
+        rules,
+        [("start", -1), *((name, at) for at, name in enumerate(names)), ("head", -1)],
+        "",
+    )
+    held.begin("backward")
+    order = [("head", -1), *((name, at) for at, name in reversed([*enumerate(names)])), ("start", -1)]
+    _pass(held, measured, rules, order, BACKWARD)
+    held.begin("optimizer")
+    rules.update(held)
+    held.look()
+    return Step(held.fullest)
+
+
+def _pass(
+    held: Ledger, measured: Measured, rules: Rules, order: Sequence[tuple[str, int]], direction: str
+) -> None:
+    for name, layer in order:
+        segment = name + direction
+        rules.enter(held, segment, layer)
+        held.play(measured.segments[segment], rules)
+        rules.leave(held, segment, layer)
+    held.look()

@@ -1,0 +1,121 @@
+"""Predict the memory of one rank from recorded steps, for any sizes, without torch.
+
+settings ─▶ find_recording ─▶ sizes ─▶ the strategy's rules ─▶ simulate ─▶ bytes by window and cause
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from stratlab_spec.layout import resolve_axes
+from stratlab_spec.memory.recording import FOLDER, Measured, Recording, read_recordings
+from stratlab_spec.memory.simulation import Rules, Step, simulate
+from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes
+from stratlab_spec.memory.strategy_rules import ShardedRules, WholeRules, list_weights
+from stratlab_spec.models.decoder import DecoderShape
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.registry import count_moments
+from stratlab_spec.schedule import count_micro_batches
+from stratlab_spec.settings.config import Config
+
+
+@dataclass(frozen=True)
+class Flavor:
+    """A way of holding weights: what a micro-batch allocates differs by it."""
+
+    strategy: str
+    """Recorded with it."""
+    ranks: int
+    strategies: tuple[str, ...]
+    """For which it answers."""
+
+
+FLAVORS = {
+    "whole": Flavor("single", 1, ("single", "ddp", "zero1", "zero2")),
+    "sharded": Flavor("fsdp", 2, ("fsdp", "hsdp")),
+}
+
+
+class NotRecorded(LookupError):
+    """No recording answers; the text says which setting is not in one."""
+
+
+def predict_step(config: Config, ranks: int, per_node: int) -> Step:
+    """Return the memory of the fullest rank in a step.
+
+    Raises:
+        NotRecorded: settings that no recording has.
+        ConfigError, DataMissing: of the model's shape.
+    """
+    axes = resolve_axes(config, ranks, per_node)
+    micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
+    shape = read_shape(config)
+    sizes, chunks = decoder_sizes(config, shape)
+    recording = find_recording(shape.family, _describe_mode(config, shape, chunks))
+    measured = recording.measure(sizes)
+    rules = build_rules(config, measured, shape.layers, axes, micro_batches)
+    return simulate(measured, rules, shape.layers, micro_batches)
+
+
+def _describe_mode(config: Config, shape: DecoderShape, chunks: int) -> dict[str, Any]:
+    flavor = next(
+        (name for name, row in FLAVORS.items() if config.strategy in row.strategies), config.strategy
+    )
+    return {
+        "flavor": flavor,
+        "precision": "bf16" if config.precision == "auto" else config.precision,
+        "activation_checkpointing": config.activation_checkpointing,
+        "lora": bool(config.lora_rank),
+        "packing": config.packing,
+        "tied": shape.tied,
+        "chunks": min(chunks, MOST_CHUNKS),
+    }
+
+
+@cache
+def _read_family(family: str) -> list[Recording]:
+    path = FOLDER / f"{family}.json.gz"
+    return read_recordings(path) if path.is_file() else []
+
+
+def find_recording(family: str, mode: Mapping[str, Any]) -> Recording:
+    """Return the recording of a family in this mode.
+
+    Raises:
+        NotRecorded: there is none; names the settings that differ from the nearest one.
+    """
+    best: tuple[int, list[str]] | None = None
+    for one in _read_family(family):
+        differs = [name for name, value in mode.items() if one.settings.get(name) != value]
+        if not differs:
+            return one
+        if best is None or len(differs) < best[0]:
+            best = len(differs), differs
+    if best is None:
+        raise NotRecorded(f"family {family}: not recorded")
+    raise NotRecorded(", ".join(f"{name}={mode[name]}" for name in best[1]))
+
+
+def build_rules(config: Config, measured: Measured, layers: int, axes: Any, micro_batches: int) -> Rules:
+    """Return what the run's strategy allocates.
+
+    Raises:
+        NotRecorded: a strategy or setting without rules.
+    """
+    moments, accumulates = count_moments(config), micro_batches > 1
+    if config.strategy in ("single", "ddp"):
+        return WholeRules(list_weights(measured, layers), moments, accumulates, config.strategy == "ddp")
+    if config.strategy in ("fsdp", "hsdp"):
+        return ShardedRules(
+            layer=measured.weights["layer"],
+            root=[*measured.weights["start"], *measured.weights["head"]],
+            layers=layers,
+            shards=axes.dp_shard,
+            moments=moments,
+            accumulates=accumulates,
+            half=config.precision in ("auto", "bf16", "fp16"),
+        )
+    raise NotRecorded(f"strategy={config.strategy}")

@@ -1,0 +1,180 @@
+"""What each strategy allocates in a step, as its engine does it (trainer/strategies); all sizes for one rank.
+
+WholeRules      single, ddp    every rank holds all weights, gradients and moments
+ShardedRules    fsdp, hsdp     shards between the steps; a block's weights are gathered while it computes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratlab_spec.memory.recording import Measured, Weight, round_up
+from stratlab_spec.memory.simulation import Ledger
+
+FP32, HALF = 4, 2
+
+
+@dataclass
+class WholeRules:
+    """single and ddp.
+
+    single keeps the gradients that autograd makes. ddp has them in the buckets that it reduces; they stay allocated.
+    """
+
+    weights: Sequence[Weight]
+    moments: int
+    accumulates: bool
+    bucketed: bool
+    """ddp."""
+    copies: bool = True
+
+    def hold_state(self, held: Ledger) -> None:
+        sizes = [FP32 * weight.elements for weight in self.weights]
+        trained = [round_up(FP32 * weight.elements) for weight in self.weights if weight.trains]
+        held.take("parameters", sum(map(round_up, sizes)))
+        held.take("optimizer state", self.moments * sum(trained))
+        if self.bucketed:
+            held.take("gradient buckets", sum(trained))
+        elif self.accumulates:
+            held.take("gradients", sum(trained))
+
+    def enter(self, held: Ledger, segment: str, layer: int) -> None: ...
+
+    def leave(self, held: Ledger, segment: str, layer: int) -> None: ...
+
+    def take_gradient(self, held: Ledger, size: int) -> None:
+        held.take("gradients", size)
+
+    def complete_gradient(self, held: Ledger, size: int) -> None:
+        if self.accumulates or self.bucketed:  # added to what is there
+            held.free("gradients", size)
+
+    def update(self, held: Ledger) -> None: ...
+
+
+@dataclass
+class ShardedRules:
+    """fsdp and hsdp (PyTorch's fully_shard), a group of weights per block and one of all others.
+
+    A gather takes a 16-bit copy of the shard, a buffer of all shards and the whole weights; the buffer lives until the
+    next gather is copied out of its own. A reduction takes a buffer of whole gradients, which lives until the next one.
+    """
+
+    layer: Sequence[Weight]
+    root: Sequence[Weight]
+    layers: int
+    shards: int
+    moments: int
+    accumulates: bool
+    half: bool
+    """Products' weights are gathered in 16 bits."""
+    copies: bool = False
+
+    def __post_init__(self) -> None:
+        self._gather = {"layer": self._measure_gather(self.layer), "root": self._measure_gather(self.root)}
+        self._reduce = {
+            "layer": self._measure_reduction(self.layer),
+            "root": self._measure_reduction(self.root),
+        }
+        self._buffer = self._bucket = 0
+        self._group = "root"
+        self._gradients = {"root": 0, "layer": 0}
+
+    def _shard(self, weight: Weight) -> int:
+        """Return the elements of the largest shard, to which all are padded: rows, as torch.chunk."""
+        rows, *others = weight.shape
+        rest = 1
+        for size in others:
+            rest *= size
+        return -(-rows // self.shards) * rest
+
+    def _width(self, weight: Weight) -> int:
+        return HALF if weight.product and self.half else FP32
+
+    def _measure_gather(self, group: Sequence[Weight]) -> tuple[int, int, int]:
+        """Return the bytes of (copy of the shards, buffer of all shards, whole weights)."""
+        copied = [self._shard(one) * HALF for one in group if self._width(one) == HALF]
+        local = sum(self._shard(one) * self._width(one) for one in group)
+        whole = sum(round_up(one.elements * self._width(one)) for one in group)
+        return round_up(sum(copied)), round_up(local * self.shards), whole
+
+    def _measure_reduction(self, group: Sequence[Weight]) -> tuple[int, int]:
+        """Return the bytes of (buffer of whole gradients, shard of the sum)."""
+        local = sum(self._shard(one) for one in group if one.trains) * FP32
+        return round_up(local * self.shards), round_up(local)
+
+    def hold_state(self, held: Ledger) -> None:
+        every = [*self.root, *[*self.layer] * self.layers]
+        held.take("parameters", sum(round_up(FP32 * self._shard(one)) for one in every))
+        trained = [round_up(FP32 * self._shard(one)) for one in every if one.trains]
+        held.take("optimizer state", self.moments * sum(trained))
+        if self.accumulates:
+            held.take("gradients", self._reduce["root"][1] + self.layers * self._reduce["layer"][1])
+
+    def enter(self, held: Ledger, segment: str, layer: int) -> None:
+        self._group = "root" if layer < 0 else "layer"
+        if segment == "start":
+            self._begin_gather(held, "root")
+            held.take("gathered", self._gather["root"][2])
+        elif segment == "head backward":
+            self._free_buffer(held)
+            self._begin_gather(held, "layer")
+        elif layer >= 0:
+            if not segment.endswith(" backward"):
+                before, self._buffer = self._buffer, 0
+                self._begin_gather(held, "layer")
+                held.take("gathered", self._gather["layer"][2])
+                held.free("gathered", before)
+                return
+            held.take("gathered", self._gather["layer"][2])
+            self._free_buffer(held)
+            if layer > 0:
+                self._begin_gather(held, "layer")
+
+    def leave(self, held: Ledger, segment: str, layer: int) -> None:
+        if layer >= 0:
+            held.free("gathered", self._gather["layer"][2])
+            if segment.endswith(" backward"):
+                self._reduce_gradients(held, "layer")
+        elif segment == "head":
+            self._free_buffer(held)
+        elif segment == "start backward":
+            held.free("gathered", self._gather["root"][2])
+            self._reduce_gradients(held, "root")
+            held.free("gradient buckets", self._bucket)
+            self._bucket = 0
+
+    def _begin_gather(self, held: Ledger, group: str) -> None:
+        copied, buffer, _ = self._gather[group]
+        held.take("gathered", copied + buffer)
+        held.free("gathered", copied)
+        self._buffer = buffer
+
+    def _free_buffer(self, held: Ledger) -> None:
+        held.free("gathered", self._buffer)
+        self._buffer = 0
+
+    def _reduce_gradients(self, held: Ledger, group: str) -> None:
+        buffer, shard = self._reduce[group]
+        held.free("gradient buckets", self._bucket)
+        held.take("gradient buckets", buffer)
+        held.free("gradients", self._gradients[group])
+        self._gradients[group] = 0
+        held.take("gradients", shard)
+        if self.accumulates:
+            held.free("gradients", shard)
+        self._bucket = buffer
+
+    def take_gradient(self, held: Ledger, size: int) -> None:
+        held.take("gradients", size)
+        self._gradients[self._group] += size
+
+    def complete_gradient(self, held: Ledger, size: int) -> None: ...
+
+    def update(self, held: Ledger) -> None: ...
+
+
+def list_weights(measured: Measured, layers: int) -> list[Weight]:
+    """Return every weight of the model."""
+    return [*measured.weights["start"], *measured.weights["layer"] * layers, *measured.weights["head"]]

@@ -1,0 +1,145 @@
+"""Write the recorded steps of every family: python -m trainer.memory_estimation.record_families [FAMILY ...]
+
+A family is recorded with small random sizes, once per FLAVOR, mode and number of the loss's chunks. The result is
+stratlab_spec/memory/recordings/<family>.json.gz. A few minutes per family, without a GPU and without data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from stratlab_spec.memory.recording import FOLDER, Recording, write_recordings
+from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, describe_tokens
+from stratlab_spec.memory.step_prediction import FLAVORS
+from stratlab_spec.models.decoder import FAMILIES
+from stratlab_spec.models.decoder_config import read_shape
+from trainer.memory_estimation.rules import read_countable
+from trainer.memory_estimation.timeline import LIBRARIES
+
+DRAWS = 5
+LAYERS = 3
+TIED = {"llama": (False, True), "qwen2": (False, True), "qwen3": (False, True)}
+"""Family -> whether the head shares the embedding's weight, if both occur; else as transformers has it by default."""
+
+
+def draw_decoder(family: str, tied: bool, draw: random.Random) -> dict[str, Any]:
+    """Return the content of a config.json with random sizes."""
+    row = FAMILIES[family]
+    kv_heads = draw.choice([2, 3, 5])
+    heads = kv_heads * draw.choice([2, 3, 5, 7])
+    head_dim = 8 * draw.choice([3, 5, 7, 9, 11, 13])
+    hidden = heads * 8 * draw.choice([2, 4, 6, 10])
+    whole = family in ("gpt2", "olmo2", "phi3")  # their heads make up the hidden size
+    content = {
+        "model_type": family,
+        "num_hidden_layers": LAYERS,
+        "hidden_size": heads * head_dim if whole else hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": 8 * draw.randint(40, 160),
+        "vocab_size": draw.randint(1000, 1400),
+        "max_position_embeddings": 8 * draw.randint(300, 500),
+        "tie_word_embeddings": tied,
+        "sliding_window": None,
+    }
+    if not whole:
+        content["head_dim"] = head_dim
+    if row.experts:
+        content |= {"num_experts": 6, "num_local_experts": 6, "num_experts_per_tok": 2}
+        content |= {row.expert_width: 8 * draw.randint(20, 60)}
+    if family == "phi3":
+        content["pad_token_id"] = 0
+    return content
+
+
+def draw_batch(chunks: int, draw: random.Random) -> tuple[dict[str, int], int]:
+    """Return the settings of a micro-batch whose loss has this many chunks, each of two pieces, and the rows of one."""
+    rows, length = draw.choice([3, 5, 7, 11]), 8 * draw.randint(12, 30)
+    tokens = rows * length
+    chunk, piece = {
+        1: (tokens + draw.randint(10, 500), int(tokens * draw.uniform(0.55, 0.9))),
+        2: (int(tokens * draw.uniform(0.53, 0.57)), int(tokens * draw.uniform(0.30, 0.40))),
+        3: (int(tokens * draw.uniform(0.37, 0.385)), int(tokens * draw.uniform(0.205, 0.215))),
+    }[chunks]
+    return {"micro_batch_size": rows, "seq_len": length, "loss_chunk_tokens": chunk}, piece
+
+
+def list_modes(family: str) -> Iterator[dict[str, Any]]:
+    """Yield the settings that change what a micro-batch allocates, one dict per recording."""
+    tied = TIED.get(family, (bool(FAMILIES[family].unsaid.get("tie_word_embeddings", False)),))
+    for flavor, recomputed, lora, packing, shared, chunks in product(
+        FLAVORS, ("none", "blocks"), (False, True), (True, False), tied, range(1, MOST_CHUNKS + 1)
+    ):
+        yield {
+            "flavor": flavor,
+            "precision": "bf16",
+            "activation_checkpointing": recomputed,
+            "lora": lora,
+            "packing": packing,
+            "tied": shared,
+            "chunks": chunks,
+        }
+
+
+def record_decoder(family: str, mode: Mapping[str, Any], folder: Path) -> Recording:
+    """Record one mode of a family of language models."""
+    from trainer.memory_estimation.step_recording import build_recording, record_step
+    from trainer.memory_estimation.storages import replaced
+    from trainer.models import chunked_cross_entropy
+
+    flavor = FLAVORS[mode["flavor"]]
+    draw, draws, alone = random.Random(1), [], list(describe_tokens(1, 1)[0])
+    for _ in range(DRAWS):
+        content = draw_decoder(family, mode["tied"], draw)
+        batch, piece = draw_batch(mode["chunks"], draw)
+        (folder / "config.json").write_text(json.dumps(content))
+        settings = {
+            "run": "record",
+            "task": "text",
+            "dataset": "metamathqa",
+            "model_path": folder,
+            "strategy": flavor.strategy,
+            "precision": mode["precision"],
+            "packing": str(mode["packing"]).lower(),
+            "activation_checkpointing": mode["activation_checkpointing"],
+            "global_batch_size": 2 * flavor.ranks * batch["micro_batch_size"],
+            **({"lora_rank": 4 * draw.choice([1, 3, 5, 7]), "init": "pretrained"} if mode["lora"] else {}),
+            **batch,
+        }
+        env = {f"TRAINER_{name.upper()}": str(value) for name, value in settings.items()}
+        config = read_countable(env, flavor.ranks, 0, flavor.ranks)
+        with replaced(chunked_cross_entropy, ROWS_AT_ONCE=piece):
+            sizes, _ = decoder_sizes(config, read_shape(config), piece)
+            draws.append(record_step(config, flavor.ranks, sizes))
+    return build_recording({"repeats": True, **mode}, draws, alone)
+
+
+def main(families: Sequence[str]) -> int:
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    warnings.filterwarnings("ignore")
+    for family in families or FAMILIES:
+        began, found = time.perf_counter(), []
+        with tempfile.TemporaryDirectory() as folder:
+            for mode in list_modes(family):
+                try:
+                    found.append(record_decoder(family, mode, Path(folder)))
+                except Exception as failure:
+                    print(f"{family} {mode}: {failure!r}"[:600], file=sys.stderr, flush=True)
+        write_recordings(FOLDER / f"{family}.json.gz", found, {name: version(name) for name in LIBRARIES})
+        print(f"{family}: {len(found)} recordings in {time.perf_counter() - began:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

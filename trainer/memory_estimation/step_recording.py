@@ -1,0 +1,269 @@
+"""Record what one micro-batch allocates and frees, with every size as a product of the model's sizes.
+
+    several draws of sizes ─▶ record_step: the run's own engine on tensors without storage ─▶ events by segment
+                           ─▶ SizeFit: the product of symbols that gives each event's bytes in every draw ─▶ Recording
+
+The draws differ in all sizes, and the events must not. A size that no product explains is an error. What a strategy
+allocates is left out (stratlab_spec/memory/strategy_rules.py knows it); the activations depend on how it holds weights,
+so each of FLAVORS is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations_with_replacement
+from math import prod
+from typing import Any
+
+from torch import Tensor, nn
+
+from stratlab_spec.memory.recording import BACKWARD, COPY, GRADIENT, PLAIN, Recording
+from stratlab_spec.settings.config import Config
+from trainer.memory_estimation.steps import build_micro_batch, count_batches, find_pictures
+from trainer.memory_estimation.storages import HALF, StorageWatch, is_on_meta
+from trainer.memory_estimation.timeline import Label, Storage
+from trainer.models.mixed_precision import is_product_weight
+from trainer.models.model_with_loss import Learner
+
+OF_STRATEGY = ("parameters", "gathered", "gradient buckets", "master copies", "optimizer state")
+"""Causes of storages that a strategy allocates."""
+CAUSES = {COPY: "low-precision copies", GRADIENT: "gradients"}
+"""Kind of an event -> its cause, where the kind decides it."""
+
+
+class RecordingWatch(StorageWatch):
+    """Also know the segment of each event, the copies of weights, and the gradients of whole weights."""
+
+    def __init__(self) -> None:
+        super().__init__(block_bytes=1)
+        self.learner: Any = None
+        self.blocks: list[nn.Module] = []
+        self._places: list[tuple[int, str]] = []
+        self._kinds: dict[int, str] = {}
+        self._weights: set[int] = set()
+
+    def observe(self, engine: Any) -> None:
+        self.learner = next(part for part in engine.module.modules() if isinstance(part, Learner))
+        self.blocks = list(self.learner.blocks())
+        last = len(self.blocks) - 1
+        for at, block in enumerate(self.blocks):
+            block.register_forward_pre_hook(self._before(at))
+            block.register_forward_hook(self._after(at, last))
+        for parameter in engine.module.parameters():
+            self._weights.add(parameter.untyped_storage()._cdata)
+            if parameter.requires_grad:
+                parameter.register_hook(self._is_gradient)
+
+    def _enter(self, segment: str) -> None:
+        self._places.append((len(self.timeline.events), segment))
+
+    def begin(self, phase: str) -> None:
+        super().begin(phase)
+        names = {"forward": "start", "backward": f"head{BACKWARD}", "optimizer": "optimizer"}
+        if phase in names:
+            self._enter(names[phase])
+
+    def _before(self, at: int) -> Any:
+        def before(_: Any, given: Any) -> None:
+            if self.phase != "forward":  # computed again in the backward pass
+                return
+            self._enter(str(at))
+            if at == 0 and given and isinstance(given[0], Tensor) and given[0].requires_grad:
+                given[0].register_hook(lambda _: self._enter(f"start{BACKWARD}"))
+
+        return before
+
+    def _after(self, at: int, last: int) -> Any:
+        def after(_: Any, __: Any, output: Any) -> None:
+            if self.phase != "forward":
+                return
+            self._enter(str(at + 1) if at < last else "head")
+            stream = output[0] if isinstance(output, tuple) else output
+            if isinstance(stream, Tensor) and stream.requires_grad:
+                stream.register_hook(lambda _: self._enter(f"{at}{BACKWARD}"))
+
+        return after
+
+    def _is_gradient(self, gradient: Tensor) -> None:
+        if found := self._find(gradient):
+            self._kinds[id(found)] = GRADIENT
+
+    def see(self, tensor: Tensor, operator: str, sources: Any = ()) -> None:
+        events = len(self.timeline.events)
+        super().see(tensor, operator, sources)
+        if len(self.timeline.events) == events or operator != "_to_copy" or tensor.dtype not in HALF:
+            return
+        source = getattr(sources[0], "_local_tensor", sources[0])
+        if not is_on_meta(source) and source.untyped_storage()._cdata in self._weights:
+            self._kinds[id(self.timeline.events[-1][1])] = COPY
+
+    def list_segments(self) -> dict[str, list[tuple[str, int, Storage]]]:
+        """Return segment -> (kind, bytes taken or freed, storage) of the last micro-batch."""
+        starts = [i for i, (_, name) in enumerate(self._places) if name == "start"]
+        places = self._places[starts[-1] :]
+        end = next(at for at, name in places if name == "optimizer")
+        found: dict[str, list[tuple[str, int, Storage]]] = {}
+        for (at, name), (until, _) in zip(places, [*places[1:], (end, "")], strict=True):
+            if name == "optimizer":
+                break
+            rows = found.setdefault(name, [])
+            for size, storage in self.timeline.events[at : min(until, end)]:
+                kind = self._kinds.get(id(storage), PLAIN)
+                if storage.cause == "gradients":
+                    kind = GRADIENT
+                if not storage.on_host and (kind or storage.cause not in OF_STRATEGY):
+                    rows.append((kind, size, storage))
+        return found
+
+    def list_weights(self) -> dict[str, list[tuple[str, tuple[int, ...], bool, bool]]]:
+        """Return place -> (name, shape, of a product, trained): `start`, each layer's number, `head`."""
+        owner = {id(p): at for at, block in enumerate(self.blocks) for p in block.parameters()}
+        found: dict[str, list[tuple[str, tuple[int, ...], bool, bool]]] = {"start": [], "head": []}
+        seen: set[int] = set()
+        place = "start"
+        for path, module in self.learner.named_modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                at = owner.get(id(parameter))
+                place = "head" if at is not None or place == "head" else "start"
+                if id(parameter) in seen:  # tied
+                    continue
+                seen.add(id(parameter))
+                shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
+                row = (f"{path}.{name}", shape, is_product_weight(module, name), parameter.requires_grad)
+                found.setdefault(place if at is None else str(at), []).append(row)
+        return found
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """One draw."""
+
+    segments: Mapping[str, list[tuple[str, int, str, Label]]]
+    """Segment -> (kind, bytes taken or freed, cause, label)."""
+    weights: Mapping[str, list[tuple[str, tuple[int, ...], bool, bool]]]
+    data_bytes: int
+    sizes: Mapping[str, int]
+
+
+def record_step(config: Config, ranks: int, sizes: Mapping[str, int], rank: int = 0) -> RecordedStep:
+    """Record one micro-batch of a run; a step must have two.
+
+    Raises:
+        ConfigError, DataMissing: as `count_batches`.
+    """
+    watch, pictures = RecordingWatch(), find_pictures(config)
+    count_batches([config], ranks, rank, pictures, watch=watch)
+    segments = {
+        name: [(kind, size, CAUSES.get(kind, one.cause), one.label) for kind, size, one in rows]
+        for name, rows in watch.list_segments().items()
+    }
+    given = build_micro_batch(config, pictures)
+    return RecordedStep(segments, watch.list_weights(), sum(one.nbytes for one in given), sizes)
+
+
+class UnexplainedSize(ValueError):
+    """No product of symbols gives a size in every draw."""
+
+
+class SizeFit:
+    """Find the product of symbols that gives a size in every draw.
+
+    Args:
+        draws: the sizes of each.
+        alone: symbols of which a product has at most one (numbers of tokens).
+    """
+
+    MOST = 5
+
+    def __init__(self, draws: Sequence[Mapping[str, int]], alone: Sequence[str]) -> None:
+        self._draws = draws
+        self._known: dict[tuple[Fraction, ...], tuple[int, tuple[str, ...]]] = {}
+        self._answers: dict[tuple[int, ...], str] = {}
+        others = [name for name in draws[0] if name not in alone]
+        for symbols in self._products(others, alone):
+            values = [prod(draw[name] for name in symbols) for draw in draws]
+            if min(values) > 0:
+                self._known.setdefault(_ratios(values), (values[0], symbols))
+
+    def _products(self, others: Sequence[str], alone: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        for length in range(self.MOST + 1):
+            for symbols in combinations_with_replacement(others, length):
+                if all(symbols.count(name) <= 2 for name in symbols):
+                    yield symbols
+            if 0 < length <= 3:
+                for name in alone:
+                    for symbols in combinations_with_replacement(others, length - 1):
+                        yield (name, *symbols)
+
+    def explain(self, values: Sequence[int]) -> str:
+        """Return it as `recording.parse_size` reads it.
+
+        Raises:
+            UnexplainedSize: there is none.
+        """
+        asked = tuple(values)
+        if asked not in self._answers:
+            if not any(asked):
+                return "0"
+            found = self._known.get(_ratios(asked)) if all(asked) else None
+            if found is None:
+                raise UnexplainedSize(
+                    f"{list(asked)} bytes with sizes {[dict(draw) for draw in self._draws]}"
+                )
+            first, symbols = found
+            self._answers[asked] = " ".join((str(Fraction(asked[0], first)), *symbols))
+        return self._answers[asked]
+
+
+def _ratios(values: Sequence[int]) -> tuple[Fraction, ...]:
+    return tuple(Fraction(value, values[0]) for value in values)
+
+
+class UnequalSteps(ValueError):
+    """The draws did not allocate in the same order."""
+
+
+def build_recording(
+    settings: Mapping[str, Any], draws: Sequence[RecordedStep], alone: Sequence[str]
+) -> Recording:
+    """Return the recording that explains all draws.
+
+    A model of repeated layers keeps the first, the second and the last one.
+
+    Raises:
+        UnexplainedSize, UnequalSteps: it cannot be explained by products of sizes.
+    """
+    fit = SizeFit([draw.sizes for draw in draws], alone)
+    names = _name_layers(draws[0], bool(settings.get("repeats")))
+    segments = {}
+    for name, kept in names.items():
+        if any(name not in draw.segments for draw in draws):
+            continue
+        rows = [draw.segments[name] for draw in draws]
+        if len({tuple((row[0], row[1] > 0, row[3].operator) for row in each) for each in rows}) > 1:
+            raise UnequalSteps(f"{name}: {[len(each) for each in rows]} events")
+        segments[kept] = [
+            (events[0][1] > 0, events[0][0], events[0][2], fit.explain([abs(event[1]) for event in events]))
+            for events in zip(*rows, strict=True)
+        ]
+    weights = {}
+    for place, kept in names.items():
+        if place not in draws[0].weights or kept in ("first", "last"):
+            continue
+        found = []
+        for rows in zip(*(draw.weights[place] for draw in draws), strict=True):
+            name, shape, product, trains = rows[0]
+            sizes = [fit.explain([row[1][dim] for row in rows]) for dim in range(len(shape))]
+            found.append((name, sizes, product, trains))
+        weights["layer" if kept == "middle" else kept] = found
+    return Recording(settings, weights, segments, fit.explain([draw.data_bytes for draw in draws]))
+
+
+def _name_layers(draw: RecordedStep, repeats: bool) -> dict[str, str]:
+    """Return the recorded segments' names -> the kept ones."""
+    layers = max(int(name) for name in draw.weights if name.isdecimal()) + 1
+    kept = {0: "first", 1: "middle", layers - 1: "last"} if repeats else {at: str(at) for at in range(layers)}
+    found = {str(at): name for at, name in kept.items()} | {"start": "start", "head": "head"}
+    return found | {name + BACKWARD: kept + BACKWARD for name, kept in found.items()}
