@@ -19,32 +19,34 @@ GPUS = 8
 
 
 def predict(
-    charts: Annotated[
-        list[Path] | None, typer.Argument(help="Chart folders or packages.", show_default=False)
-    ] = None,
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL | CHART...",
+            help="A preset, its name on the hub, a config.json or its folder; or chart folders or packages.",
+            show_default=False,
+        ),
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="As for helm; with --model a setting of run.config: seq_len=4096.",
+            help="As for helm; of a model a setting of run.config: seq_len=4096.",
         ),
     ] = None,
     values: Annotated[
         list[Path] | None,
         typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated."),
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="Instead of charts: every strategy that was counted for it.")
-    ] = "",
     gpus: Annotated[
-        int | None, typer.Option(min=1, help="With --model: how many; 8 if left out.", show_default=False)
+        int | None, typer.Option(min=1, help="Of a model: how many; 8 if left out.", show_default=False)
     ] = None,
     gpus_per_node: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="With --model: of them on one node; hsdp and zeropp depend on it; as counted if left out.",
+            help="Of a model: of them on one node, 8 if left out; hsdp and zeropp depend on it.",
             show_default=False,
         ),
     ] = None,
@@ -59,8 +61,7 @@ def predict(
         bool | None,
         typer.Option(
             "--count/--no-count",
-            help="Let the trainer count what no file answers, where it is installed: half a minute and more for each. "
-            "Of charts it does unless told not to.",
+            help="Let the trainer count what is not known, where it is installed: half a minute and more for each.",
             show_default=False,
         ),
     ] = None,
@@ -78,12 +79,12 @@ def predict(
 ) -> None:
     """Predict whether runs will fit their GPUs, and how they use the memory, before anything is started.
 
-    No GPU and no torch: the trainer's own engines were counted beforehand. Exit code 10: no run fits below 85 % of
-    the device; 3: no run is known.
+    No GPU, no torch and no network: steps of the trainer's own engines were recorded beforehand. Exit code 10: no run
+    fits below 85 % of the device; 3: no run is known.
+
+    Example: stratlab predict meta-llama/Llama-3.1-8B --gpus 8 --set seq_len=4096
 
     Example: stratlab predict charts/ddp charts/fsdp --set run.processesPerNode=8 --values my.yaml
-
-    Example: stratlab predict --model qwen2.5-3b --gpus 8
     """
     from stratlab.predict import Prediction
     from stratlab.predict.answering import Unknown, answer
@@ -91,23 +92,27 @@ def predict(
     from stratlab.predict.counting import find_cache
     from stratlab.predict.remedies import ALLOWED
     from stratlab_spec.memory.prediction import Verdict
-    from stratlab_spec.memory.profiles import SHIPPED, BadOperationsFile, read_operations
+    from stratlab_spec.memory.profiles import BadOperationsFile, read_operations
 
     def refuse(wrong: BadOperationsFile) -> None:
         raise UserError(str(wrong))
 
-    if bool(charts) == bool(model):
-        raise UserError("give either charts or --model [SL-predict-source]")
-    if values and model:
-        raise UserError("--values: only with charts; with --model --set name=value [SL-values-of-model]")
+    charts = [Path(one) for one in what if (Path(one) / "Chart.yaml").is_file() or one.endswith(".tgz")]
+    if charts and len(charts) < len(what):
+        others = ", ".join(one for one in what if Path(one) not in charts)
+        raise UserError(f"{others}: no chart; expected charts alone, or one model [SL-predict-source]")
+    if not charts and len(what) > 1:
+        raise UserError(f"{', '.join(what)}: expected one model, or charts alone [SL-predict-models]")
+    if values and not charts:
+        raise UserError("--values: only with charts; of a model --set name=value [SL-values-of-model]")
     if charts and gpus:
         raise UserError(
-            "--gpus: only with --model; with charts --set run.nodes=N --set run.processesPerNode=N "
+            "--gpus: only with a model; with charts --set run.nodes=N --set run.processesPerNode=N "
             "[SL-gpus-of-charts]"
         )
     if charts and gpus_per_node:
         raise UserError(
-            "--gpus-per-node: only with --model; with charts --set run.processesPerNode=N [SL-gpus-per-node-of-charts]"
+            "--gpus-per-node: only with a model; with charts --set run.processesPerNode=N [SL-gpus-per-node-of-charts]"
         )
     if operations and not operations.is_dir():
         raise UserError(f"--operations {operations}: no such folder [SL-operations-folder]")
@@ -118,18 +123,16 @@ def predict(
     allowed = [name for name in allow.split(",") if name]
     if wrong := [name for name in allowed if name not in ALLOWED]:
         raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)} [SL-predict-allow]")
-    cache = find_cache()
     files = list(read_operations([operations] if operations else [], refuse))
-    files += read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))
-    files += read_operations([SHIPPED], refuse)
-    counting = count is not False if charts else bool(count)
+    cache = find_cache()
+    counted = list(
+        read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))
+    )
     if charts:
         questions = ask_of_charts(charts, settings or (), values or ())
     else:
-        questions = ask_of_model(
-            model, gpus or GPUS, files, settings or (), gpus_per_node or 0, counting=counting
-        )
-    answers = answer(questions, files, device_gib, cache if counting else None, allowed)
+        questions = ask_of_model(what[0], gpus or GPUS, settings or (), gpus_per_node or 0)
+    answers = answer(questions, files, device_gib, cache if count else None, allowed, counted)
     known = [one for one in answers if isinstance(one, Prediction)]
     if as_json:
         unknown = [
@@ -139,7 +142,7 @@ def predict(
         ]
         print(json.dumps([one.as_dict() for one in known] + unknown, indent=1))
     else:
-        _show(answers, device_gib, offer=bool(model) and not counting)
+        _show(answers, device_gib, offer=not count)
     if page:
         from stratlab.predict.prediction_report import build_prediction_page
 

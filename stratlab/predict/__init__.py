@@ -19,6 +19,7 @@ from typing import Any
 from stratlab_spec.memory.extrapolation import HOST, Peak
 from stratlab_spec.memory.prediction import Device, Verdict, count_groups
 from stratlab_spec.memory.profiles import GIB, OperationsFile, Question
+from stratlab_spec.memory.simulated import Simulated
 from stratlab_spec.schedule import count_micro_batches
 
 MOST_ROWS = 1 << 16
@@ -38,7 +39,7 @@ class Prediction:
     """
 
     question: Question
-    file: OperationsFile
+    file: OperationsFile | Simulated
     device: Device
     peak: Peak
     host: Peak
@@ -51,6 +52,8 @@ class Prediction:
     @property
     def counted_rows(self) -> int:
         """Return the largest micro-batch that was counted; larger ones follow the line through the last two."""
+        if isinstance(self.file, Simulated):
+            return MOST_ROWS
         return max(sample.rows for sample in self.file.samples)
 
     @property
@@ -110,7 +113,7 @@ class Prediction:
         }
 
 
-def predict(question: Question, file: OperationsFile, device_gib: float) -> Prediction:
+def predict(question: Question, file: OperationsFile | Simulated, device_gib: float) -> Prediction:
     """Return the answer of a file that answers `question` (OperationsFile.misses), without advice."""
     device = Device(device_gib, count_groups(file, question.ranks))
 

@@ -20,23 +20,23 @@ from stratlab.predict.counting import (
     NotCounted,
     count_operations,
     fill_question,
-    find_cache,
-    list_refusals,
 )
 from stratlab.predict.remedies import Look, advise, advise_room, find_idle
 from stratlab.progress import format_seconds
 from stratlab.run_settings import SETTINGS
+from stratlab.trainer_program import VARIABLE, name_settings
 from stratlab_spec.memory import DEVICE_GIB
 from stratlab_spec.memory.prediction import Verdict
 from stratlab_spec.memory.profiles import (
     FOLDER,
     GIB,
-    SHIPPED,
     OperationsFile,
     Question,
     find_operations,
     read_operations,
 )
+from stratlab_spec.memory.simulated import Refused, simulate_run
+from stratlab_spec.memory.step_prediction import NotRecorded
 from stratlab_spec.models.decoder_config import SHAPES, size_problems
 from stratlab_spec.models.decoder_json import vit_size_problems
 from stratlab_spec.models.model_specs import VIT, read_vit_shape
@@ -63,19 +63,21 @@ def answer(
     device_gib: float,
     cache: Path | None,
     allowed: Sequence[str] = (),
+    counted: Sequence[OperationsFile] = (),
 ) -> list[Prediction | Unknown]:
     """Return the answers in the order of the questions.
 
     Args:
+        files: go before recorded steps.
+        counted: answer where there are no recorded steps.
         cache: folder for new counts; None = do not count.
         allowed: further changes that advice may propose (`remedies.ALLOWED`).
 
     Raises:
         UserError: the trainer rejects all of them.
     """
-    known = list(files)
-    found = [_answer(question, known, device_gib) for question in questions]
-    _refuse(found)
+    known = list(counted)
+    found = [_answer(question, files, device_gib, known) for question in questions]
     if cache is not None:
         _count(found, known, device_gib, cache)
     refused = [one for one in found if isinstance(one, Unknown) and one.verdict == CANNOT_START]
@@ -84,7 +86,7 @@ def answer(
         for one in refused:
             alike.setdefault(one.reason, []).append(one.question.name)
         raise UserError("\n".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items()))
-    look = look_up(known, device_gib)
+    look = look_up(files, device_gib, known)
     return [complete(one, look, allowed) if isinstance(one, Prediction) else one for one in found]
 
 
@@ -98,41 +100,20 @@ def complete(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> Predic
     return replace(one, idle=tuple(find_idle(one, look, allowed)))
 
 
-def look_up(files: Sequence[OperationsFile], device_gib: float) -> Look:
-    """Predict each question once, from the files."""
-    of_run: dict[tuple[str, str], list[OperationsFile]] = {}
-    for file in files:
-        of_run.setdefault((file.model, file.strategy), []).append(file)
+def look_up(
+    files: Sequence[OperationsFile], device_gib: float, counted: Sequence[OperationsFile] = ()
+) -> Look:
+    """Predict each question once."""
     known: dict[str, Prediction | None] = {}
 
     def look(question: Question) -> Prediction | None:
         key = repr((sorted(question.settings.items()), question.ranks, question.rows, question.per_node))
         if key not in known:
-            settings = question.settings
-            model = settings.get("model", SETTINGS["model"]["default"])
-            file = find_operations(of_run.get((model, settings.get("strategy", "")), []), question)
-            starts = file and not question.find_refusal(file.share(question.ranks))
-            known[key] = predict(question, file, device_gib) if file and starts else None
+            found = _answer(question, files, device_gib, counted)
+            known[key] = found if isinstance(found, Prediction) else None
         return known[key]
 
     return look
-
-
-def _refuse(found: list[Prediction | Unknown]) -> None:
-    """Ask the trainer about questions that no file answers, because it may reject the run with a reason.
-
-    A question without typed settings is skipped.
-    """
-    asked = [
-        (place, one.question)
-        for place, one in enumerate(found)
-        if isinstance(one, Unknown)
-        and one.verdict == NOT_KNOWN
-        and (one.question.whole or one.question.typed)
-    ]
-    for number, reason in list_refusals([question for _, question in asked]).items():
-        place, question = asked[number]
-        found[place] = Unknown(question, reason, CANNOT_START)
 
 
 def _count(
@@ -145,7 +126,7 @@ def _count(
     began = time.monotonic()
     for done, place in enumerate(asked):
         question = found[place].question
-        if isinstance(again := _answer(question, files, device_gib), Prediction):
+        if isinstance(again := _answer(question, (), device_gib, files), Prediction):
             found[place] = again
             continue
         left = (time.monotonic() - began) / done * (len(asked) - done) if done else 0
@@ -182,28 +163,31 @@ def find_size_refusal(settings: Mapping[str, str]) -> str:
     return CODE.sub("", spell_options("; ".join(problems), {name: name for name in sizes}))
 
 
-def _answer(question: Question, files: list[OperationsFile], device_gib: float) -> Prediction | Unknown:
+def _answer(
+    question: Question,
+    files: Sequence[OperationsFile],
+    device_gib: float,
+    counted: Sequence[OperationsFile] = (),
+) -> Prediction | Unknown:
+    """Answer from one of `files`, else from recorded steps, else from one of `counted`."""
     if refusal := find_size_refusal(question.settings):
         return Unknown(question, f"{refusal} [SL-predict-sizes]", CANNOT_START)
     file = find_operations(files, question)
-    if file or question.settings.get("strategy") != "nd":  # its layout is unknown without a file
-        share = file.share(question.ranks) if file else question.ranks
-        if refusal := question.find_refusal(share):
-            return Unknown(question, f"{refusal} [SL-predict-batch]", CANNOT_START)
-    if file is None:
-        return Unknown(question, _explain(question, files))
-    return predict(question, file, device_gib)
+    if file is not None and (refusal := question.find_refusal(file.share(question.ranks))):
+        return Unknown(question, f"{refusal} [SL-predict-batch]", CANNOT_START)
+    try:
+        return predict(question, file or simulate_run(question), device_gib)
+    except Refused as failure:
+        return Unknown(question, _name_settings(question, str(failure)), CANNOT_START)
+    except NotRecorded as failure:
+        if file := find_operations(counted, question):
+            return predict(question, file, device_gib)
+        return Unknown(question, _name_settings(question, str(failure)))
 
 
-def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
-    """Return the differences of the nearest file of the same model and strategy."""
-    mine = [file for file in files if file.model == question.settings.get("model")]
-    alike = [[*file.misses(question)] for file in mine if file.strategy == question.settings.get("strategy")]
-    if alike:
-        return f"the nearest file has {', '.join(sorted(alike, key=len)[0])}"
-    others = ", ".join(dict.fromkeys(file.strategy for file in mine))
-    known = f" (there are some of {others})" if others else ""
-    return f"no operations file of this model and strategy{known}"
+def _name_settings(question: Question, told: str) -> str:
+    """Return a sentence about settings with their names as the user types them."""
+    return name_settings(told) if question.whole else VARIABLE.sub(lambda found: found[1].lower(), told)
 
 
 def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> str:
@@ -225,12 +209,12 @@ def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> 
     settings = question.settings
     if settings.get("memory_forecast") == "false" or settings.get("mode", "train") != "train":
         return ""
-    folders = [*([results / FOLDER] if results else []), find_cache(), SHIPPED]
+    folders = [results / FOLDER] if results else []
     files = list(read_operations(folders, lambda wrong: None))  # pods log them, and continue in the same way
-    file = find_operations(files, question)
-    if file is None or question.find_refusal(file.share(question.ranks)):
+    one = _answer(question, files, DEVICE_GIB)
+    if isinstance(one, Unknown):
         return ""
-    found = complete(predict(question, file, DEVICE_GIB), look_up(files, DEVICE_GIB))
+    found = complete(one, look_up(files, DEVICE_GIB))
     verdict = f"{found.verdict}, {found.show(found.needs_gib)} GiB each"
     told = f"{name}: foreseen for GPUs of {DEVICE_GIB:g} GiB: {verdict}"
     if found.verdict is Verdict.FITS:

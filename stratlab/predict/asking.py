@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from stratlab import UserError
 from stratlab.helm import find_helm, read_chart_name, render_chart
-from stratlab.predict.counting import COUNTED, name_count_of_model
-from stratlab.predict.remedies import DEGREES
+from stratlab.predict.counting import COUNTED, NODE, OF_IMAGES, OF_TEXT
+from stratlab.predict.remedies import DEGREES, DIMENSIONS, WHY
 from stratlab.run_settings import SETTINGS, find_problem
 from stratlab.wording import name_allowed
-from stratlab_spec.memory.profiles import OperationsFile, Question
+from stratlab_spec.memory.profiles import Question
+from stratlab_spec.models.decoder_config import SHAPES, TEXT_HUB_IDS
+from stratlab_spec.models.model_specs import HUB_IDS, TORCHVISION, VIT
 from stratlab_spec.settings.config import PREFIX
-from stratlab_spec.settings.wording import as_text
-from stratlab_spec.strategies import STRATEGIES
 
-BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
-OF_DATA = ("data_residence", "dataset_path", "train_samples")
-"""Settings for the amount of data on a device, which a count does not know."""
-OF_ANY_MODEL = tuple(name for name in STRATEGIES if name != "nd")
-"""Layouts of several dimensions are for models that can be divided by them: only by name."""
+OF_DATA = ("data_residence", "dataset_path", "train_samples", "init", "model_layers")
+"""Settings that a model's question takes besides those of a count."""
 
 
 def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Sequence[Path]) -> list[Question]:
@@ -62,26 +59,39 @@ def ask_of_pods(name: str, env: Mapping[str, str], nodes: int, per_node: int) ->
     return _build_question(name, settings, nodes * per_node, per_node, whole=True)
 
 
-def ask_of_model(
-    model: str,
-    gpus: int,
-    files: Sequence[OperationsFile],
-    settings: Sequence[str],
-    per_node: int = 0,
-    *,
-    counting: bool = False,
-) -> list[Question]:
-    """Return one question per strategy, and per number of dimensions that was counted.
-
-    Settings that are not given are as in most of the files of this model, the same for all.
-
-    Args:
-        per_node: GPUs of a node; 0 = as each file was counted.
-        counting: runs without a file will be counted, so that the model may have no file.
+def find_model(named: str) -> dict[str, str]:
+    """Return the settings that name a model: of a preset, its name on the hub, a config.json, or a folder with one.
 
     Raises:
-        UserError: a model without a file, a setting without a file, nodes that would not be full, or several GPUs for
-            `single`.
+        UserError: it is none of them.
+    """
+    path = Path(named)
+    if path.name == "config.json" and path.is_file():
+        path = path.parent
+    if (path / "config.json").is_file():
+        return {"model_path": str(path), "task": "text"}
+    presets = {hub.lower(): name for name, hub in (TEXT_HUB_IDS | HUB_IDS).items()}
+    name = presets.get(named.lower(), named)
+    if name in {*SHAPES, *VIT, *TORCHVISION}:
+        return {"model": name}
+    near = difflib.get_close_matches(named.lower(), [*SHAPES, *VIT, *TORCHVISION, *presets], n=3)
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    raise UserError(
+        f"{named}: expected a preset ({', '.join((*SHAPES, *VIT))}), its name on the hub, a config.json or a folder "
+        f"with one{hint} [SL-predict-model]"
+    )
+
+
+def ask_of_model(named: str, gpus: int, settings: Sequence[str], per_node: int = 0) -> list[Question]:
+    """Return one question per strategy, and one per number of dimensions of nd.
+
+    Settings that are not given have their defaults; text has rows of TOKENS tokens.
+
+    Args:
+        per_node: GPUs of a node; 0 = 8, or all of fewer.
+
+    Raises:
+        UserError: an unknown model or setting, nodes that would not be full, or several GPUs for `single`.
     """
     if per_node and gpus % per_node:
         raise UserError(
@@ -93,82 +103,36 @@ def ask_of_model(
             f"--set strategy=single: is a run of one process, expected --gpus 1, got {gpus} "
             "[SL-predict-single]"
         )
-    mine = [file for file in files if file.model == model]
-    if mine:
-        counted = {name for file in mine for name in file.settings}
-        known = counted | {*BATCH, "init", *(COUNTED if counting else ())}
-        place = f"that `stratlab predict --model {model} --json` lists, batch and depth among them"
-        given = _read_settings(settings, known, place)
-    elif counting and not find_problem("model", model):
-        given = _read_settings(settings)
-    else:
-        raise UserError(f"--model {model}: {_explain_no_file(model, gpus, per_node, files, settings)}")
-    common = {"micro_batch_size": "1", **(find_shared(mine, given) if mine else {}), **given}
-    every = dict.fromkeys((*(file.strategy for file in mine), *OF_ANY_MODEL))
-    strategies = [given["strategy"]] if "strategy" in given else list(every)
-    if gpus > 1:  # `single` with one GPU, the others with several; a single named strategy also with one
+    model, given = find_model(named), _read_settings(settings)
+    is_text = "model_path" in model or model["model"] in SHAPES
+    data = OF_TEXT if is_text else OF_IMAGES
+    common = {**data, "micro_batch_size": "1", **model, **given}
+    per_node = per_node or (NODE if gpus > NODE and gpus % NODE == 0 else 0)
+    strategies = [given["strategy"]] if "strategy" in given else list(WHY)
+    if gpus > 1:
         strategies = [name for name in strategies if name != "single"]
     elif len(strategies) > 1:
-        strategies = [name for name in strategies if name == "single"]
+        strategies = ["single"]
     return [
         _build_question(
             name,
-            {**common, **_name_layout(strategy, given), "model": model, "strategy": strategy, **more},
+            {**common, **_name_layout(strategy, given), "strategy": strategy, **more},
             gpus,
             per_node,
             whole=False,
             typed=given,
         )
         for strategy in strategies
-        for name, more in _list_layouts(strategy, mine, given)
+        for name, more in (_list_layouts(given) if strategy == "nd" and is_text else [(strategy, {})])
+        if strategy != "nd" or is_text
     ]
 
 
-def _explain_no_file(
-    model: str, gpus: int, per_node: int, files: Sequence[OperationsFile], settings: Sequence[str]
-) -> str:
-    names = sorted({file.model for file in files})
-    known = f"there are operations files of {', '.join(names) or 'none'}"
-    if problem := find_problem("model", model):
-        return f"{problem}; {known} [SL-predict-model]"
-    counted = name_count_of_model(model, gpus, per_node, _read_settings(settings))
-    of_images = " (a model of images takes --set dataset=timm/imagenet-1k in place of dataset and seq_len)"
-    of_images = of_images if "/" in model else ""
-    return (
-        f"{known}, but not of this model; with --count an installed trainer counts every strategy here; "
-        f"`{counted}` counts one{of_images}, --operations FOLDER reads it [SL-predict-not-counted]"
-    )
-
-
-def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> dict[str, str]:
-    """Return setting -> text as in most of the files that agree with `given`; on a tie the last one, a shipped file.
-
-    For one strategy the value of most files of all strategies is used if one of its own files also has it. Settings
-    that differ between strategies, or that some files lack, are left out.
-    """
-    own = {"model", "strategy", "dimensions", *BATCH, *given}
-    names = sorted(set.intersection(*(set(file.settings) for file in files)) - own)
-
-    def read_texts(file: OperationsFile) -> tuple[str, ...]:
-        return tuple(as_text(file.settings[name]) for name in names)
-
-    wanted = {name: text for name, text in given.items() if name != "strategy"}
-    alike = [one for one in reversed(files) if all(one.has(name, text) for name, text in wanted.items())]
-    alike = alike or [*reversed(files)]
-    nearest = [one for one in alike if one.strategy == given.get("strategy", one.strategy)] or alike
-    counts = Counter(map(read_texts, alike))
-    most = max(nearest, key=lambda one: counts[read_texts(one)])
-    return dict(zip(names, read_texts(most), strict=True))
-
-
-def _list_layouts(
-    strategy: str, files: Sequence[OperationsFile], given: Mapping[str, str]
-) -> list[tuple[str, dict[str, str]]]:
-    """Return (name, settings): one of each number of dimensions that was counted, if there are several."""
-    counted = {file.settings.get("dimensions", 1) for file in files if file.strategy == strategy}
-    if len(counted) < 2 or given.keys() & {*DEGREES, "dimensions", "layout"}:
-        return [(strategy, {})]
-    return [(f"{strategy} {number}d", {"dimensions": str(number)}) for number in sorted(counted)]
+def _list_layouts(given: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
+    """Return (name, settings) of each number of dimensions of nd, or of the one that is given."""
+    if given.keys() & {*DEGREES, "dimensions", "layout"}:
+        return [("nd", {})]
+    return [(f"nd {number}d", {"dimensions": number}) for number in DIMENSIONS]
 
 
 def _name_layout(strategy: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -177,22 +141,19 @@ def _name_layout(strategy: str, given: Mapping[str, str]) -> dict[str, str]:
     return {"layout": "given"} if typed else {}
 
 
-def _read_settings(
-    settings: Sequence[str],
-    known: Iterable[str] = SETTINGS,
-    place: str = "that `python -m trainer.settings --schema` lists",
-) -> dict[str, str]:
+def _read_settings(settings: Sequence[str]) -> dict[str, str]:
     found = {}
     for text in settings:
         name, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--set {text}: expected name=value [SL-set-no-value]")
-        if name not in known and name in SETTINGS and name not in (*COUNTED, *OF_DATA):
+        if name in SETTINGS and name not in (*COUNTED, *OF_DATA):
             raise UserError(
                 f"--set {text}: memory does not depend on {name}; leave it out [SL-set-no-memory]"
             )
-        if name not in known:
-            allowed = name_allowed(name, sorted(known), "memory depends on", place)
+        if name not in SETTINGS:
+            place = "that `python -m trainer.settings --schema` lists"
+            allowed = name_allowed(name, sorted(SETTINGS), "memory depends on", place)
             raise UserError(f"--set {text}: {allowed} [SL-set-unknown]")
         if problem := find_problem(name, value):
             raise UserError(f"--set {text}: {problem} [SL-set-value]")

@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stratlab_spec.memory import profiles
 from stratlab_spec.memory.extrapolation import HOST, Peak
 from stratlab_spec.memory.profiles import (
     CUDA,
@@ -27,6 +26,8 @@ from stratlab_spec.memory.profiles import (
     find_operations,
     read_operations,
 )
+from stratlab_spec.memory.simulated import Refused, Simulated, simulate_run
+from stratlab_spec.memory.step_prediction import NotRecorded
 from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import STRATEGIES
 
@@ -88,7 +89,7 @@ class Device:
         return Verdict.NEAR_FULL if needed <= self.gib else Verdict.NOT
 
 
-def count_groups(file: OperationsFile, ranks: int) -> int:
+def count_groups(file: OperationsFile | Simulated, ranks: int) -> int:
     """Return the number of a rank's communicators: one of all ranks, and one per axis if there are several."""
     if ranks == 1:
         return 0
@@ -106,7 +107,7 @@ class Forecast:
     """
 
     question: Question
-    file: OperationsFile
+    file: OperationsFile | Simulated
     workspace_gib: float
     at_most: bool
 
@@ -193,11 +194,11 @@ class Forecast:
 
 
 def read_pod_operations(config: Config, more: Sequence[Path] = ()) -> list[OperationsFile]:
-    """Return the files that a pod knows: of the folders `more`, of its volume, of its image.
+    """Return the files that a pod knows: of the folders `more`, and of its volume.
 
     An unreadable file is logged and left out: it must not keep a run from starting.
     """
-    folders = (*more, Path(config.results) / FOLDER, profiles.SHIPPED)
+    folders = (*more, Path(config.results) / FOLDER)
     return [
         *read_operations(
             folders,
@@ -213,7 +214,8 @@ def forecast_memory(
     rules: str = CUDA,
     files: Sequence[OperationsFile] | None = None,
 ) -> Forecast | None:
-    """Return the predicted memory of a rank of this run; None if it is off, or if no operations file answers.
+    """Return the predicted memory of a rank of this run, from a file that counted it or from recorded steps; None if it
+    is off, or if neither answers.
 
     Args:
         per_node: ranks that share a node.
@@ -223,9 +225,14 @@ def forecast_memory(
     if not config.memory_forecast or config.mode != "train":
         return None
     question = ask_of_run(config, ranks, per_node)
+    file: OperationsFile | Simulated | None
     file = find_operations(read_pod_operations(config) if files is None else files, question, rules)
     if file is None:
-        return None
+        try:
+            file = simulate_run(question)
+        except (NotRecorded, Refused) as reason:
+            log.info("memory_forecast: %s", reason)
+            return None
     workspace_gib = WORKSPACE_GIB if rules == CUDA else 0.0
     return Forecast(question, file, workspace_gib, file.is_upper_bound(question))
 

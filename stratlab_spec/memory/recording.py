@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from math import prod
@@ -22,6 +23,8 @@ from typing import Any, NamedTuple
 
 BLOCK_BYTES = 512
 """Of CUDA's caching allocator (c10/core/AllocatorConfig.h, kMinBlockSize): every size is rounded up to whole blocks."""
+MOST_KEPT = 64
+"""Measured recordings at a time, for the same model under several strategies and numbers of GPUs."""
 FOLDER = Path(__file__).with_name("recordings")
 BACKWARD = " backward"
 """Ends the name of a segment in the backward pass. Segments of a forward pass, in order: `start`, the layers (`first`,
@@ -89,9 +92,20 @@ class Recording:
     """Name -> (taken, kind, cause, size) in order."""
     data: str
     """Bytes of one micro-batch's inputs and labels."""
+    _measured: dict[tuple[tuple[str, int], ...], Measured] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def measure(self, sizes: Mapping[str, int]) -> Measured:
-        """Return it with sizes in whole blocks."""
+        """Return it with sizes in whole blocks; the last few are kept."""
+        key = tuple(sizes.items())
+        if key not in self._measured:
+            if len(self._measured) >= MOST_KEPT:
+                self._measured.clear()
+            self._measured[key] = self._measure(sizes)
+        return self._measured[key]
+
+    def _measure(self, sizes: Mapping[str, int]) -> Measured:
         known: dict[str, int] = {}
 
         def measured(text: str) -> int:
@@ -113,6 +127,19 @@ class Recording:
         return Measured(segments, weights, measured(self.data))
 
 
+class Run(NamedTuple):
+    """Events of activations in a row, as one."""
+
+    net_bytes: int
+    """Taken minus freed."""
+    most_bytes: int
+    """More than at its start, at its fullest moment."""
+    net: Mapping[str, int]
+    """`net_bytes` by cause."""
+    most: Mapping[str, int]
+    """`most_bytes` by cause."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """A recording for one model and one micro-batch, in bytes."""
@@ -120,6 +147,45 @@ class Measured:
     segments: Mapping[str, list[Event]]
     weights: Mapping[str, list[Weight]]
     data_bytes: int
+    _parts: dict[tuple[str, bool], list[Run | Event]] = field(default_factory=dict, compare=False, repr=False)
+
+    def parts(self, segment: str, copies: bool) -> list[Run | Event]:
+        """Return a segment's events, those of activations as runs.
+
+        Args:
+            copies: whether products copy their weights.
+        """
+        key = segment, copies
+        if key not in self._parts:
+            events = (event for event in self.segments[segment] if copies or event.kind != COPY)
+            self._parts[key] = [*_join(events)]
+        return self._parts[key]
+
+
+def _join(events: Iterable[Event]) -> Iterator[Run | Event]:
+    waiting: list[Event] = []
+    for event in events:
+        if event.kind != GRADIENT:
+            waiting.append(event)
+            continue
+        if waiting:
+            yield _sum_up(waiting)
+            waiting = []
+        yield event
+    if waiting:
+        yield _sum_up(waiting)
+
+
+def _sum_up(events: Sequence[Event]) -> Run:
+    held: Counter[str] = Counter()
+    total = most = 0
+    fullest: Mapping[str, int] = {}
+    for taken, _, cause, size in events:
+        held[cause] += size if taken else -size
+        total += size if taken else -size
+        if total > most:
+            most, fullest = total, dict(held)
+    return Run(total, most, dict(held), fullest)
 
 
 def round_up(size: int, block: int = BLOCK_BYTES) -> int:

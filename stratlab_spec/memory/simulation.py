@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stratlab_spec.memory.recording import BACKWARD, COPY, GRADIENT, Event, Measured, name_layer
+from stratlab_spec.memory.recording import BACKWARD, Event, Measured, Run, name_layer
 
 
 class Rules(Protocol):
@@ -22,6 +22,8 @@ class Rules(Protocol):
 
     copies: bool
     """Whether products copy fp32 weights to 16 bits, as recorded."""
+    repeats: bool
+    """Whether it does the same for each of several equal layers in a row."""
 
     def hold_state(self, held: Ledger) -> None:
         """Take what lives between two steps, and the gradients of earlier micro-batches."""
@@ -76,21 +78,33 @@ class Ledger:
         self.window = window
         self._seen = self.fullest[window][0] if window in self.fullest else -1
 
-    def play(self, events: Sequence[Event], rules: Rules) -> None:
+    def jump(self, before: Mapping[str, int], times: int) -> None:
+        """Repeat `times` what has changed since `before`."""
+        for cause in [*self.held]:
+            change = times * (self.held[cause] - before.get(cause, 0))
+            self.held[cause] += change
+            self.total += change
+
+    def play(self, parts: Sequence[Run | Event], rules: Rules) -> None:
         """Take and free what a segment does."""
-        for taken, kind, cause, size in events:
-            if kind == COPY and not rules.copies:
-                continue
-            if kind == GRADIENT:
-                if taken:
-                    rules.take_gradient(self, size)
-                else:
-                    rules.complete_gradient(self, size)
-            elif taken:
-                self.held[cause] += size
-                self.total += size
+        for part in parts:
+            if isinstance(part, Run):
+                if self.total + part.most_bytes > self._seen:
+                    self._remember(part)
+                self.total += part.net_bytes
+                for cause, size in part.net.items():
+                    self.held[cause] += size
+            elif part.taken:
+                rules.take_gradient(self, part.bytes)
             else:
-                self.free(cause, size)
+                rules.complete_gradient(self, part.bytes)
+
+    def _remember(self, run: Run) -> None:
+        """Remember the fullest moment of a run that begins now."""
+        self._seen = self.total + run.most_bytes
+        held = Counter(self.held)
+        held.update(run.most)
+        self.fullest[self.window] = self._seen, held
 
 
 @dataclass(frozen=True)
@@ -98,6 +112,10 @@ class Step:
     """The fullest moments of a step, by window; bytes by cause."""
 
     windows: Mapping[str, tuple[int, Counter[str]]]
+    host: Mapping[str, int] = field(default_factory=dict)
+    """Bytes in host memory, by cause (offload)."""
+    rank: int = 0
+    """The fullest one."""
 
     @property
     def peak(self) -> tuple[int, Counter[str]]:
@@ -131,12 +149,31 @@ def simulate(measured: Measured, rules: Rules, layers: int, micro_batches: int) 
     return Step(held.fullest)
 
 
+ALIKE = 4
+"""Layers of a row of equal ones that are played: three, then the last one after a jump over the others."""
+
+
 def _pass(
     held: Ledger, measured: Measured, rules: Rules, order: Sequence[tuple[str, int]], direction: str
 ) -> None:
+    """Play segments. A row of equal layers changes what is held by the same amount with each, so its fullest moment is
+    in one of the first or in the last layer.
+    """
+    alike, before = 0, Counter(held.held)
+    skipped = 0
+    middle = [at for name, at in order if name == "middle"]
+    if rules.repeats and len(middle) > ALIKE:
+        skipped = len(middle) - ALIKE
     for name, layer in order:
         segment = name + direction
+        if name == "middle":
+            alike += 1
+            if skipped and ALIKE <= alike < ALIKE + skipped:
+                if alike == ALIKE:
+                    held.jump(before, skipped)
+                continue
+            before = Counter(held.held)
         rules.enter(held, segment, layer)
-        held.play(measured.segments[segment], rules)
+        held.play(measured.parts(segment, rules.copies), rules)
         rules.leave(held, segment, layer)
     held.look()

@@ -28,6 +28,7 @@ class WholeRules:
     bucketed: bool
     """ddp."""
     copies: bool = True
+    repeats: bool = True
 
     def hold_state(self, held: Ledger) -> None:
         sizes = [FP32 * weight.elements for weight in self.weights]
@@ -70,6 +71,7 @@ class ShardedRules:
     half: bool
     """Products' weights are gathered in 16 bits."""
     copies: bool = False
+    repeats: bool = True
 
     def __post_init__(self) -> None:
         self._gather = {"layer": self._measure_gather(self.layer), "root": self._measure_gather(self.root)}

@@ -1,0 +1,141 @@
+"""Answer a question about memory from recorded steps; the same interface as a counted operations file.
+
+question ─▶ simulate_run: settings, layout ─▶ Simulated ─▶ peak of any micro-batch, in a few milliseconds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.layout import Axes, resolve_axes, resolve_layout, shape_problems
+from stratlab_spec.memory.extrapolation import HOST, Peak
+from stratlab_spec.memory.profiles import Question
+from stratlab_spec.memory.simulation import Step
+from stratlab_spec.memory.step_prediction import NotRecorded, predict_step
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.schedule import count_micro_batches
+from stratlab_spec.settings.config import PREFIX, Config, ConfigError
+
+SOURCE = "recorded steps"
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The memory of one run's fullest rank, simulated from a recording of its family.
+
+    Attributes:
+        micro_batches: of a step.
+    """
+
+    config: Config
+    ranks: int
+    per_node: int
+    axes_of_run: Axes
+    micro_batches: int
+    path: Path = Path(SOURCE)
+    key: str = ""
+    labels: int = 0
+    channels: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    _steps: dict[tuple[int, int], Step] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.config.model_dump()
+
+    @property
+    def strategy(self) -> str:
+        return str(self.config.strategy)
+
+    @property
+    def model(self) -> str:
+        return self.config.model_path or str(self.config.model)
+
+    @property
+    def axes(self) -> Mapping[str, int]:
+        return self.axes_of_run.as_dict()
+
+    def share(self, _: int) -> int:
+        """Return the number of ranks that see different rows."""
+        return self.axes_of_run.dp
+
+    def accumulates_for(self, question: Question) -> bool:
+        """Return whether a step has several micro-batches."""
+        return question.accumulates(self.share(question.ranks))
+
+    def is_upper_bound(self, _: Question) -> bool:
+        """Return False: accumulation is simulated as it is."""
+        return False
+
+    def peak(self, rows: int, _: int, layers: int = 0) -> Peak:
+        """Return the peak with micro-batches of `rows`."""
+        step = self._step(rows, layers)
+        name = max(step.windows, key=lambda window: step.windows[window][0])
+        return self._take(step, name)
+
+    def window(self, name: str, _: int, rows: int, __: int, layers: int = 0) -> Peak:
+        """Return the memory in the fullest moment of one window; HOST = in host memory."""
+        step = self._step(rows, layers)
+        if name == HOST:
+            return Peak(HOST, step.rank, {cause: size for cause, size in step.host.items() if size})
+        return self._take(step, name)
+
+    def _take(self, step: Step, name: str) -> Peak:
+        causes = step.windows[name][1] if name in step.windows else {}
+        return Peak(name, step.rank, {cause: size for cause, size in causes.items() if size})
+
+    def _step(self, rows: int, layers: int) -> Step:
+        if (rows, layers) not in self._steps:
+            step_rows = self.config.micro_batch_size * self.micro_batches
+            count = -(-step_rows // rows) if self.micro_batches > 1 else 1
+            count = max(count, min(2, self.micro_batches))  # it accumulates as the run does
+            batch = count * rows * self.axes_of_run.dp
+            changed = {"micro_batch_size": rows, "global_batch_size": batch}
+            config = self.config.model_copy(
+                update={**changed, **({"model_layers": layers} if layers else {})}
+            )
+            self._steps[rows, layers] = predict_step(config, self.ranks, self.per_node)
+        return self._steps[rows, layers]
+
+
+class Refused(ValueError):
+    """No run can start with these settings; the text says why."""
+
+
+def simulate_run(question: Question) -> Simulated:
+    """Return the answer to a question whose settings are complete.
+
+    Raises:
+        NotRecorded: a setting that no recording has, or a model whose shape is not on this machine.
+        Refused: the run cannot start.
+    """
+    env = {f"{PREFIX}{name.upper()}": text for name, text in question.settings.items()}
+    per_node = question.per_node or question.ranks
+    try:
+        config = Config.from_env({f"{PREFIX}RUN": "asked", **env})
+        if not question.global_batch:  # unknown: two micro-batches
+            rows = config.micro_batch_size
+            config = config.model_copy(update={"global_batch_size": 2 * rows * question.ranks})
+            share = _resolve(config, question.ranks, per_node).dp
+            config = config.model_copy(update={"global_batch_size": 2 * rows * share})
+        if problems := shape_problems(config, question.ranks, per_node):
+            raise Refused("; ".join(problems))
+        axes = _resolve(config, question.ranks, per_node)
+    except ConfigError as failure:
+        raise Refused("; ".join(failure.problems)) from None
+    except DataMissing as failure:
+        raise NotRecorded(str(failure)) from None
+    micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
+    found = Simulated(config, question.ranks, per_node, axes, micro_batches)
+    found.peak(config.micro_batch_size, question.ranks)
+    return found
+
+
+def _resolve(config: Config, ranks: int, per_node: int) -> Axes:
+    if config.strategy == "nd":
+        return resolve_layout(config, ranks, read_shape(config)).axes
+    return resolve_axes(config, ranks, per_node)
