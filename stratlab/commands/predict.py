@@ -87,10 +87,10 @@ def predict(
     Example: stratlab predict charts/ddp charts/fsdp --set run.processesPerNode=8 --values my.yaml
     """
     from stratlab.predict import Prediction
-    from stratlab.predict.answering import Unknown, answer
+    from stratlab.predict.answering import Unknown, answer, look_up
     from stratlab.predict.asking import ask_of_charts, ask_of_model
     from stratlab.predict.counting import find_cache
-    from stratlab.predict.remedies import ALLOWED
+    from stratlab.predict.remedies import ALLOWED, find_fewest
     from stratlab_spec.memory.prediction import Verdict
     from stratlab_spec.memory.profiles import BadOperationsFile, read_operations
 
@@ -142,7 +142,8 @@ def predict(
         ]
         print(json.dumps([one.as_dict() for one in known] + unknown, indent=1))
     else:
-        _show(answers, device_gib, offer=not count)
+        fewest = "" if charts else find_fewest(questions[0], look_up(files, device_gib))
+        _show(answers, device_gib, fewest, offer=not count)
     if page:
         from stratlab.predict.prediction_report import build_prediction_page
 
@@ -156,11 +157,11 @@ def predict(
         raise typer.Exit(NOTHING_FITS)
 
 
-def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ignore[type-arg]
+def _show(answers: list, device_gib: float, fewest: str, *, offer: bool) -> None:  # type: ignore[type-arg]
     from stratlab.predict.prediction_report import build_screen, list_commands, list_uncounted
 
     console = open_console()
-    console.print(build_screen(answers, device_gib, console.width))
+    console.print(build_screen(answers, device_gib, console.width, fewest))
     for command in [*list_commands(answers)][: 1 if offer else None]:
         print(command)
     if offer and (uncounted := len(list_uncounted(answers))):

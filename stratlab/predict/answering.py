@@ -182,7 +182,10 @@ def _answer(
     except NotRecorded as failure:
         if file := find_operations(counted, question):
             return predict(question, file, device_gib)
-        return Unknown(question, _name_settings(question, str(failure)))
+        return Unknown(
+            question,
+            f"no recorded steps for {_name_settings(question, str(failure))} [SL-predict-unrecorded]",
+        )
 
 
 def _name_settings(question: Question, told: str) -> str:

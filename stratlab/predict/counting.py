@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stratlab.predict.remedies import list_foreign
 from stratlab.run_settings import SETTINGS
-from stratlab.trainer_program import VARIABLE, ask_trainer, explain_trainer, name_settings
+from stratlab.trainer_program import VARIABLE, explain_trainer, name_settings
 from stratlab_spec.memory.profiles import IRRELEVANT, OperationsFile, Question, read_operations_file
 from stratlab_spec.models.model_specs import IMAGE_SIZES
 from stratlab_spec.settings.config import Config
@@ -102,13 +102,6 @@ def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:
     return list(groups.values())
 
 
-def name_count_of_model(model: str, gpus: int, per_node: int, given: Mapping[str, str]) -> str:
-    """Return the command for a model without a file, with the given strategy, or with one that divides everything."""
-    settings = {"strategy": "fsdp" if gpus > 1 else "single", **given, "model": model}
-    rows = int(settings.get("micro_batch_size", 1))
-    return name_count(Question(settings["strategy"], settings, gpus, per_node, rows, 0, whole=False))
-
-
 def _data_of(model: str) -> Mapping[str, str]:
     """Return a preset's data; a model of the hub counts as a language model, as most are."""
     return OF_IMAGES if model in IMAGE_SIZES else OF_TEXT
@@ -140,28 +133,6 @@ REFUSED = 2
 def find_cache() -> Path:
     """Return the folder of this machine's counts: $XDG_CACHE_HOME/stratlab/operations."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stratlab" / "operations"
-
-
-def list_refusals(questions: Sequence[Question]) -> dict[int, str]:
-    """Return place of a question -> why the trainer would not start such a run with any data; empty without a
-    trainer.
-    """
-    runs, kept = {}, _drop_settings(os.environ)
-    for place, question in enumerate(questions):
-        filled = fill_question(question)
-        per_node = filled.per_node or filled.ranks
-        settings = {"run": "asked", **filled.settings}
-        runs[str(place)] = {
-            **{f"TRAINER_{name.upper()}": value for name, value in settings.items()},
-            "PET_NNODES": str(filled.ranks // per_node),
-            "PET_NPROC_PER_NODE": str(per_node),
-        }
-    found = ask_trainer(runs, kept, ["--shape"], (sys.executable, "-m", "trainer")).refused
-    return {
-        int(place): _name_typed(questions[int(place)], "; ".join(problems))
-        for place, (code, problems) in found.items()
-        if code == REFUSED
-    }
 
 
 def count_operations(question: Question, cache: Path) -> OperationsFile:

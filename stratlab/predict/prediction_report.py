@@ -34,6 +34,7 @@ from stratlab_spec.settings.wording import as_text
 ORDER = {strategy: place for place, strategy in enumerate(WHY)}
 
 RULE = "it sends least among the strategies with room for a micro-batch of at least 2"
+ACCURACY = "Error against measured peaks: within 1 % on 51 of 52 kinds of runs on one GPU"
 NOT_ESTIMATED = "Time and cost are not estimated"
 
 
@@ -43,7 +44,7 @@ def conclude(answers: Sequence[Prediction | Unknown]) -> str:
     fitting = [one for one in known if one.verdict is Verdict.FITS]
     if not known:
         return ""
-    unknown = f", {len(answers) - len(known)} not counted" if len(known) < len(answers) else ""
+    unknown = f", {len(answers) - len(known)} not known" if len(known) < len(answers) else ""
     if fitting:
         return f"{_say_first(fitting, len(answers), unknown)}. {NOT_ESTIMATED}"
     nearest = min(known, key=lambda one: one.needs_gib)
@@ -102,10 +103,9 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     """Yield the origin of the numbers."""
     known = [one for one in answers if isinstance(one, Prediction)]
     yield (
-        f"limit: {GATE * device_gib:.2f} of {device_gib:g} GiB ({GATE:.0%}). The memory was counted without a GPU; "
-        "fixed amounts for CUDA's context, communicators and the allocator's reserve are included. Error against "
-        "measured peaks: within 1 % on 51 of 52 kinds of runs on one GPU; several GPUs are not confirmed "
-        "(docs/predict.md)"
+        f"limit: {GATE * device_gib:.2f} of {device_gib:g} GiB ({GATE:.0%}). Steps of the trainer's engines, recorded "
+        "without a GPU, are simulated for these sizes. Fixed amounts for CUDA's context, communicators and the "
+        f"allocator's reserve are added. {ACCURACY}; several GPUs are not confirmed (docs/predict.md)"
     )
     yield from _explain_different_ranks([one.question for one in answers])
     assumed: dict[str, list[str]] = {}
@@ -186,22 +186,18 @@ def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
             arranged[one.question.name] = " ".join(axes) + node
     if arranged:
         yield "; ".join(f"{name}: {told}" for name, told in arranged.items())
-    by_nodes = [one for one in known if one.file.per_node and not one.question.per_node]
-    if by_nodes:
-        names = ", ".join(one.question.name for one in by_nodes)
-        held = "/".join(map(str, sorted({one.file.per_node for one in by_nodes})))
-        yield f"{names}: counted with {held} GPUs per node; --gpus-per-node N sets another number"
 
 
 def _assumed(one: Prediction) -> str:
+    left_out = {"image_size"} if "seq_len" in one.question.settings else {"seq_len", "packing"}
     held = {name: value for name, value in one.file.settings.items() if (name, value) != ("offload", "none")}
     settings = [
         f"{name}={describe_setting(one.file.model, name, held[name]) if name == 'image_size' else as_text(held[name])}"
         for name in ASSUMED
-        if name in held
+        if name in held and name not in left_out
     ]
     images = f", {one.file.labels} classes, {one.file.channels} channels" if one.file.labels else ""
-    return f"counted with {', '.join(settings)}{images}"
+    return f"with {', '.join(settings)}{images}"
 
 
 KINDS = {Verdict.FITS: "good", Verdict.NEAR_FULL: "warn", Verdict.NOT: "bad"}
@@ -268,11 +264,17 @@ BEYOND = "~"
 TAKE = "◀ first"
 
 
-def build_screen(answers: Answers, device_gib: float, width: int) -> Group:
-    """Return the output of `stratlab predict`, on a terminal of `width` columns."""
+def build_screen(answers: Answers, device_gib: float, width: int, fewest: str = "") -> Group:
+    """Return the output of `stratlab predict`, on a terminal of `width` columns.
+
+    Args:
+        fewest: from `find_fewest`.
+    """
     verdict = Text(conclude(answers) or "Nothing is known of what was asked", style="bold")
     return Group(
-        verdict, build_table(answers, device_gib, width), build_lines(_list_notes(answers, device_gib))
+        verdict,
+        build_table(answers, device_gib, width),
+        build_lines(_list_notes(answers, device_gib, fewest)),
     )
 
 
@@ -319,7 +321,7 @@ def _rank(one: Prediction | Unknown) -> tuple[int, float, float]:
     return VERDICTS.index(str(one.verdict)), -one.largest, one.needs_gib
 
 
-def _list_notes(answers: Answers, device_gib: float) -> Iterator[tuple[str, Text]]:
+def _list_notes(answers: Answers, device_gib: float, fewest: str = "") -> Iterator[tuple[str, Text]]:
     """Yield (label, line): changes, missing files, the origin of the numbers, and further output."""
     changes: dict[str, list[str]] = {}
     missing: dict[str, list[str]] = {}
@@ -332,6 +334,7 @@ def _list_notes(answers: Answers, device_gib: float) -> Iterator[tuple[str, Text
     lines = iter(explain_lines(answers, device_gib))
     kinds = {
         "Change": [] if alone else [*_limit(changes)],
+        "Fewest GPUs": [fewest] if fewest else [],
         "Missing": [*_limit(missing)],
         "Trust": [next(lines)],
         "Origin": [_say_common(answers), *lines],

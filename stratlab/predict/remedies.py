@@ -20,6 +20,7 @@ from stratlab_spec.settings.wording import as_text
 from stratlab_spec.strategies import STRATEGIES
 
 Settings = Mapping[str, str]
+DEFAULTS = {name: SETTINGS[name]["default"] for name in ("activation_checkpointing", "loss_chunk_tokens")}
 WHY = {name: row.why for name, row in sorted(STRATEGIES.items(), key=lambda each: (each[1].tried, each[0]))}
 """Strategies in the order in which they are tried, by their communication (docs/strategies.md)."""
 LESS_CHUNK = 512
@@ -64,7 +65,7 @@ def list_light_changes(settings: Mapping[str, Any]) -> list[Settings]:
     found: list[Settings] = []
     if settings["activation_checkpointing"] != "blocks":
         found.append({"activation_checkpointing": "blocks"})
-    if settings.get("loss_chunk_tokens", 0) > LESS_CHUNK:
+    if int(settings.get("loss_chunk_tokens", 0)) > LESS_CHUNK:
         found.append({"loss_chunk_tokens": str(LESS_CHUNK)})
     return [*found, *([{**found[0], **found[1]}] if len(found) > 1 else [])]
 
@@ -199,6 +200,29 @@ def find_idle(one: Prediction, look: Look, allowed: Sequence[str]) -> Iterator[t
             place, count = ("run.config.", "") if one.question.whole else ("", " --count")
             given = " ".join(f"--set {place}{key}={text}" for key, text in changes[0].items())
             yield name, f"it was not counted; {given}{count} says whether it fits"
+
+
+MOST_GPUS = 1024
+
+
+def find_fewest(question: Question, look: Look) -> str:
+    """Return the smallest number of GPUs, a power of two, on which the same training fits, with the run; "" = none.
+
+    Tried are the strategies that need no other model code, each as it is, then with less memory.
+    """
+    light: list[Settings] = [{}, *list_light_changes({**DEFAULTS, **question.settings})]
+    gpus = 1
+    while gpus <= MOST_GPUS:
+        strategies = [name for name in WHY if name != "nd" and (name == "single") is (gpus == 1)]
+        for change, strategy in product(light, strategies):
+            asked = change_question(question, {"strategy": strategy, **change})
+            per_node = min(gpus, question.per_node or gpus)
+            found = look(replace(asked, ranks=gpus, per_node=per_node))
+            if found and found.verdict is Verdict.FITS:
+                changes = "".join(f", {name}={text}" for name, text in change.items())
+                return f"{gpus}: strategy={strategy}{changes} fits, {found.say_needs()}"
+        gpus *= 2
+    return ""
 
 
 def _find_rows(found: Prediction) -> int:

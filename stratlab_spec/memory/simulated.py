@@ -19,6 +19,7 @@ from stratlab_spec.memory.step_prediction import NotRecorded, predict_step
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import PREFIX, Config, ConfigError
+from stratlab_spec.strategies import STRATEGIES
 
 SOURCE = "recorded steps"
 
@@ -33,7 +34,7 @@ class Simulated:
 
     config: Config
     ranks: int
-    per_node: int
+    ranks_of_node: int
     axes_of_run: Axes
     micro_batches: int
     path: Path = Path(SOURCE)
@@ -58,6 +59,11 @@ class Simulated:
     @property
     def axes(self) -> Mapping[str, int]:
         return self.axes_of_run.as_dict()
+
+    @property
+    def per_node(self) -> int:
+        """Return the ranks of a node if the axes depend on it, else 0."""
+        return self.ranks_of_node if STRATEGIES[self.strategy].by_nodes else 0
 
     def share(self, _: int) -> int:
         """Return the number of ranks that see different rows."""
@@ -98,7 +104,7 @@ class Simulated:
             config = self.config.model_copy(
                 update={**changed, **({"model_layers": layers} if layers else {})}
             )
-            self._steps[rows, layers] = predict_step(config, self.ranks, self.per_node)
+            self._steps[rows, layers] = predict_step(config, self.ranks, self.ranks_of_node)
         return self._steps[rows, layers]
 
 

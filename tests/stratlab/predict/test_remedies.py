@@ -10,17 +10,17 @@ from stratlab.predict.answering import complete
 from stratlab.predict.remedies import ALLOWED, NOT_COUNTED, advise
 from stratlab_spec.memory.extrapolation import Peak
 from stratlab_spec.memory.prediction import Device, Verdict
-from stratlab_spec.memory.profiles import SHIPPED, Question, read_operations_file
+from stratlab_spec.memory.profiles import OperationsFile, Question
+from tests.stratlab_spec.memory.operations_files import build_content
 
 GIB = 2**30
 SETTINGS = {"strategy": "ddp", "activation_checkpointing": "none", "loss_chunk_tokens": 2048, "lora_rank": 0}
-FILE = read_operations_file(SHIPPED / "vit_huge-ddp-8.json")
 BLOCKS, CHUNK = "activation_checkpointing=blocks", "loss_chunk_tokens=512"
 LORA = "lora_rank=16, init=pretrained"
 
 
 def build(question, settings, peak, largest, gib):
-    file = FILE.model_copy(update={"settings": {**SETTINGS, **settings}})
+    file = OperationsFile.model_validate(build_content({**SETTINGS, **settings}))
     verdict = Verdict.FITS if largest >= question.rows else Verdict.NOT
     return Prediction(question, file, Device(gib, 1), peak, Peak("host", 0, {}), peak, verdict, largest)
 

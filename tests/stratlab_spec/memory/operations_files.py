@@ -38,11 +38,11 @@ SAMPLES = [
 ]
 
 
-def write_file(folder, settings=None, **others):
+def build_content(settings=None, **others):
     """Of fsdp on 8 ranks, unless `settings` say otherwise; they are in both tables, as a count writes them."""
     given = settings or {}
     of_all = {name: SETTINGS.get(name, value) for name, value in given.items()}
-    content = {
+    return {
         "schema_version": 1,
         "key": "0123",
         "settings": SETTINGS | given,
@@ -54,6 +54,10 @@ def write_file(folder, settings=None, **others):
         "samples": SAMPLES,
         **others,
     }
+
+
+def write_file(folder, settings=None, **others):
+    content = build_content(settings, **others)
     folder.mkdir(exist_ok=True)
     path = folder / f"{len(list(folder.iterdir()))}.json"
     path.write_text(json.dumps(content))

@@ -1,4 +1,4 @@
-"""`stratlab predict` of shipped files: its answers as they were (tests/data/predictions.json), and what is refused.
+"""`stratlab predict` from recorded steps: its answers as they were (tests/data/predictions.json), and what is refused.
 Advice that is followed to the letter is a run that the trainer starts."""
 
 import json
@@ -11,17 +11,16 @@ import pytest
 from stratlab.predict import Prediction
 from stratlab.predict.answering import NOT_KNOWN, answer
 from stratlab.predict.asking import ask_of_charts, ask_of_model
-from stratlab.predict.counting import COUNTED, fill_question
+from stratlab.predict.counting import fill_question
 from stratlab.predict.remedies import ALLOWED
-from stratlab_spec.memory.profiles import SHIPPED, read_operations
 from stratlab_spec.strategies import STRATEGIES
 from tests.codes import find_codes
 from tests.stratlab.pinned import check_pinned, reduce
 from trainer.launch.batch_validation import check_run
 from trainer.memory_estimation.command import _parse
 
-QWEN = ("--model", "qwen2.5-3b")
-VIT = ("--model", "vit_huge")
+QWEN = ("qwen2.5-3b",)
+VIT = ("vit_huge",)
 BATCH = (
     "model=qwen2.5-3b",
     "dataset=metamathqa",
@@ -39,10 +38,10 @@ ASKED = {
     "every strategy on 64 GPUs": (*QWEN, "--gpus", "64"),
     "every strategy on 8 GPUs": QWEN,
     "one with its layout": (*QWEN, *put("strategy=nd", "dimensions=3")),
-    "charts, by verdict": ("charts/ddp", "charts/fsdp", *put(*BATCH, under="run.config."), "--no-count",
+    "charts, by verdict": ("charts/ddp", "charts/fsdp", *put(*BATCH, under="run.config."),
                            "--set", "run.processesPerNode=8"),
     "micro-batches of the layout's axes": (  # 64 rows are 2 micro-batches of 8 on each of four
-        "charts/llm-2d", *put("micro_batch_size=8", "global_batch_size=64", under="run.config."), "--no-count"),
+        "charts/llm-2d", *put("micro_batch_size=8", "global_batch_size=64", under="run.config.")),
     "a batch that some refuse": (*QWEN, *put("micro_batch_size=8", "global_batch_size=32")),
     "GPUs of a node untold": VIT,
     "four GPUs on a node": (*VIT, "--gpus-per-node", "4"),
@@ -58,8 +57,8 @@ ASKED = {
     "none fits": (*QWEN, "--device-gib", "8"),
     "one fits": (*QWEN, "--device-gib", "20.5"),
     "more dimensions hold less": (*QWEN, *put("strategy=nd"), "--device-gib", "40"),
-    "nine GPUs": (*VIT, "--gpus", "9", "--no-count", *put("micro_batch_size=1")),
-    "nine GPUs of 3 GiB": (*VIT, "--gpus", "9", "--no-count", "--device-gib", "3"),
+    "nine GPUs": (*VIT, "--gpus", "9", *put("micro_batch_size=1")),
+    "nine GPUs of 3 GiB": (*VIT, "--gpus", "9", "--device-gib", "3"),
 }  # fmt: skip
 
 
@@ -80,9 +79,10 @@ def test_it_answers_what_it_answered(name, call):
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        ((), "predict-source", "--model"),
-        (("--model", "qwen2.5"), "predict-model", "qwen2.5-1.5b"),
-        ((*QWEN, "--set", "image_size=4"), "set-unknown", "qwen2.5-3b"),
+        (("charts/ddp", "qwen2.5-3b"), "predict-source", "qwen2.5-3b"),
+        (("vit_base", "qwen2.5-3b"), "predict-models", "vit_base"),
+        (("qwen2.5",), "predict-model", "qwen2.5-1.5b"),
+        ((*QWEN, "--set", "sequence=4"), "set-unknown", "seq_len"),
         ((*QWEN, "--set", "lr=1"), "set-no-memory", "lr"),
         ((*QWEN, "--set", "lr"), "set-no-value", "lr"),
         ((*VIT, "--set", "micro_batch_size=٣٢"), "set-value", "micro_batch_size=٣٢"),
@@ -97,9 +97,8 @@ def test_it_answers_what_it_answered(name, call):
         (("charts/ddp", "--gpus-per-node", "3"), "gpus-per-node-of-charts", "run.processesPerNode"),
         ((*QWEN, "--set", "model_heads=7"), "predict-sizes", "model_hidden=2048"),
         (("charts/ddp", "--set", "run.config.model_heads=7"), "predict-sizes", "model_hidden=64"),
-        (("charts/llm-2d", "--set", "run.config.micro_batch_size=24", "--no-count"), "predict-batch", "= 96"),
+        (("charts/llm-2d", "--set", "run.config.micro_batch_size=24"), "predict-batch", "= 96"),
         ((*QWEN, *put("micro_batch_size=8", "global_batch_size=32", "strategy=fsdp")), "predict-batch", "32"),
-        (("--model", "vit_base", "--gpus", "16"), "predict-not-counted", "--per-node 8 --set model=vit_base"),
     ],
 )
 def test_wrong_input_is_named(call, arguments, code, named):
@@ -118,10 +117,8 @@ def test_charts_are_asked_as_rendered_and_written_as_a_page(call, tmp_path):
 
 def test_the_printed_command_counts_what_memory_depends_on(call):
     """Also a language model in a folder: that it is one cannot be told from the path."""
-    held = {name for file in read_operations([SHIPPED]) for name in file.settings}
-    assert held <= set(COUNTED) and len(held) > 40
     asked = ("task=text", "model_path=/data/tiny qwen", "lora_rank=4", "init=pretrained", "seq_len=192")
-    code, out, _ = call("charts/ddp", *put(*asked, under="run.config."), "--no-count")
+    code, out, _ = call("charts/ddp", *put(*asked, under="run.config."))
     assert code == 3, "nothing is known"
     words = shlex.split(out.split("`")[1])
     assert words[:3] == ["python", "-m", "trainer.count"]
@@ -129,9 +126,6 @@ def test_the_printed_command_counts_what_memory_depends_on(call):
     parsed = _parse(words[3:])
     settings = dict(text.split("=", 1) for text in parsed.set)
     assert (settings["task"], settings["model_path"]) == ("text", "/data/tiny qwen") and parsed.ranks >= 1
-
-
-FILES = list(read_operations([SHIPPED]))
 
 
 def follow(advice, gpus, typed):
@@ -164,11 +158,11 @@ def find_problems(question):
     ],
 )
 def test_what_is_advised_is_accepted(model, gpus, device_gib, typed, allowed):
-    questions = ask_of_model(model, gpus, FILES, [f"{name}={text}" for name, text in typed.items()])
-    for one in answer(questions, FILES, device_gib, None, allowed):
+    questions = ask_of_model(model, gpus, [f"{name}={text}" for name, text in typed.items()])
+    for one in answer(questions, (), device_gib, None, allowed):
         if isinstance(one, Prediction) and one.advice:
             strategy = one.question.settings["strategy"]
             given, ranks = follow(one.advice, gpus, {**typed, "strategy": strategy})
             pairs = [f"{name}={text}" for name, text in given.items()]
-            for question in ask_of_model(model, ranks, FILES, pairs):
+            for question in ask_of_model(model, ranks, pairs):
                 assert find_problems(question) == [], f"{one.advice} -> {pairs}"
