@@ -19,6 +19,7 @@ from stratlab_spec.memory.step_prediction import NotRecorded, predict_step
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import PREFIX, Config, ConfigError
+from stratlab_spec.settings.wording import as_text
 from stratlab_spec.strategies import STRATEGIES
 
 SOURCE = "recorded steps"
@@ -119,7 +120,13 @@ def simulate_run(question: Question) -> Simulated:
         NotRecorded: a setting that no recording has, or a model whose shape is not on this machine.
         Refused: the run cannot start.
     """
-    env = {f"{PREFIX}{name.upper()}": text for name, text in question.settings.items()}
+    fields = Config.model_fields
+    env = {
+        f"{PREFIX}{name.upper()}": text
+        for name, text in question.settings.items()
+        # a run's own question names all settings; one of another strategy counts as set
+        if name not in fields or text != as_text(fields[name].default)
+    }
     per_node = question.per_node or question.ranks
     try:
         config = Config.from_env({f"{PREFIX}RUN": "asked", **env})
