@@ -14,12 +14,15 @@ from stratlab_spec.layout import resolve_axes
 from stratlab_spec.memory.recording import FOLDER, Measured, Recording, read_recordings
 from stratlab_spec.memory.simulation import Rules, Step, simulate
 from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes
-from stratlab_spec.memory.strategy_rules import ShardedRules, WholeRules, list_weights
+from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, list_weights
+from stratlab_spec.memory.zero_rules import START_ALIGNMENT, ZeroRules
 from stratlab_spec.models.decoder import DecoderShape
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.registry import count_moments
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.library_rules import reduce_bucket_bytes
+from stratlab_spec.strategies import STRATEGIES
 
 
 @dataclass(frozen=True)
@@ -118,4 +121,30 @@ def build_rules(config: Config, measured: Measured, layers: int, axes: Any, micr
             accumulates=accumulates,
             half=config.precision in ("auto", "bf16", "fp16"),
         )
+    if (stage := STRATEGIES[config.strategy].deepspeed_stage) in (1, 2):
+        return _build_zero(config, measured, layers, axes.dp_shard, stage, accumulates)
     raise NotRecorded(f"strategy={config.strategy}")
+
+
+def _build_zero(
+    config: Config, measured: Measured, layers: int, shards: int, stage: int, accumulates: bool
+) -> ZeroRules:
+    if config.offload != "none":
+        raise NotRecorded(f"offload={config.offload}")
+    first, layer, last = (
+        [one for one in measured.weights[place] if one.trains] for place in ("start", "layer", "head")
+    )
+    total = sum(one.elements for one in list_weights(measured, layers))
+    even = -(-total // START_ALIGNMENT) * START_ALIGNMENT  # as trainer/engines/deepspeed_config.py
+    return ZeroRules(
+        first=first,
+        layer=layer,
+        last=last,
+        layers=layers,
+        shards=shards,
+        stage=stage,
+        bucket_elements=min(reduce_bucket_bytes(config) // FP32, even),
+        buckets=1 + config.overlap_reduction,
+        moments=count_moments(config),
+        accumulates=accumulates,
+    )

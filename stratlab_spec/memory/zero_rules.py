@@ -1,0 +1,188 @@
+"""What DeepSpeed's ZeRO allocates in a step, as its engine does it (deepspeed 0.19.8, runtime/zero).
+
+zero1, zero2    whole weights in one flat buffer; each rank updates its part of it (stage_1_and_2.py)
+
+gradient ─▶ bucket ─▶ full: reduced through a copy ─▶ this rank's gradients ─▶ update of its part
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from stratlab_spec.memory.recording import BACKWARD, Weight, round_up
+from stratlab_spec.memory.simulation import Ledger
+
+FP32, FP64 = 4, 8
+START_ALIGNMENT = 2
+"""DeepSpeed's nccl_start_alignment_factor: the flat buffer is a multiple of it on each rank."""
+
+
+@dataclass
+class ZeroRules:
+    """zero1 and zero2.
+
+    zero1 accumulates whole gradients and reduces those of the last micro-batch's sum; zero2 reduces each micro-batch
+    and keeps this rank's gradients.
+
+    Args:
+        first, layer, last: trained weights before the layers, of one layer, and after them, in the model's order.
+        bucket_elements: of a bucket, at most the model's.
+        buckets: 2 if reduction overlaps with the backward pass, else 1.
+        moments: of the optimizer.
+        accumulates: a step has several micro-batches.
+    """
+
+    first: Sequence[Weight]
+    layer: Sequence[Weight]
+    last: Sequence[Weight]
+    layers: int
+    shards: int
+    stage: int
+    bucket_elements: int
+    buckets: int
+    moments: int
+    accumulates: bool
+    rank: int = 0
+    copies: bool = True
+    repeats: bool = False
+
+    def __post_init__(self) -> None:
+        self._every = [*self.first, *[*self.layer] * self.layers, *self.last]
+        total = sum(weight.elements for weight in self._every)
+        aligned = START_ALIGNMENT * self.shards
+        self._share = -(-total // aligned) * aligned // self.shards
+        start, end = self.rank * self._share, (self.rank + 1) * self._share
+        self._places = [0, *accumulate(weight.elements for weight in self._every)]
+        mine = [
+            weight
+            for weight, at, until in zip(self._every, self._places, self._places[1:], strict=False)
+            if at < end and until > start
+        ]
+        self._mine_bytes = round_up(FP32 * sum(weight.elements for weight in mine))
+        self._largest_mine = max((min(weight.elements, self._share) for weight in mine), default=0)
+        self._slices: list[list[int]] = []  # of the bucket: (rank whose part it is, elements)
+        self._filled = 0  # elements of the bucket
+        self._large = 0  # bytes of a gradient above a bucket's size, which waits for its reduction
+        self._late = 0  # bytes of such gradients that stay to the end of the pass
+        self._partition = 0  # bytes of this rank's gradients that this pass has taken
+        self._has_buckets = False
+        self._waiting: list[int] = []  # weights of this segment whose gradients come
+
+    def hold_state(self, held: Ledger) -> None:
+        held.take("parameters", round_up(FP32 * self._share * self.shards))
+        held.take("master copies", round_up(FP32 * self._share))
+        held.take("optimizer state", self.moments * round_up(FP32 * self._share))
+        if self.accumulates and self.stage == 1:
+            held.take("gradients", sum(round_up(FP32 * weight.elements) for weight in self._every))
+            held.take("gradient buckets", self.buckets * self._bucket_bytes)  # since the first micro-batch
+            self._has_buckets = True
+        elif self.accumulates:
+            held.take("gradients", self._mine_bytes)
+
+    def enter(self, held: Ledger, segment: str, layer: int) -> None:
+        if not segment.endswith(BACKWARD):
+            return
+        before, each = len(self.first), len(self.layer)
+        if layer >= 0:
+            self._waiting = list(range(before + layer * each, before + (layer + 1) * each))
+        elif segment.startswith("head"):
+            self._waiting = list(range(before + self.layers * each, len(self._every)))
+        else:  # a tied head's weight comes with the embedding
+            self._waiting = list(range(before))
+
+    def leave(self, held: Ledger, segment: str, layer: int) -> None:
+        if segment != f"start{BACKWARD}":
+            return
+        self._reduce(held)
+        held.free("gradient buckets", self._has_buckets * self.buckets * self._bucket_bytes)
+        self._has_buckets = False
+        held.free("gradients", self._late)
+        if self.accumulates and self.stage == 2:  # added to those of the earlier micro-batches
+            held.free("gradient buckets", self._partition)
+
+    @property
+    def _bucket_bytes(self) -> int:
+        return round_up(FP32 * self.bucket_elements)
+
+    def take_gradient(self, held: Ledger, size: int) -> None:
+        held.take("gradients", size)
+
+    def complete_gradient(self, held: Ledger, size: int) -> None:
+        """Move a gradient into the bucket, which is reduced before if it is too full."""
+        if not self._has_buckets:  # setup_buckets, at the first gradient of a pass
+            held.take("gradient buckets", self.buckets * self._bucket_bytes)
+            self._has_buckets = True
+        place = self._find_weight(size)
+        elements = self._every[place].elements
+        held.free("gradients", size)  # moved, or with accumulation added to the one that is moved
+        if self._filled + elements > self.bucket_elements:
+            self._reduce(held)
+        self._filled += elements
+        self._add_slices(self._places[place], elements)
+        kept = self.accumulates and self.stage == 1
+        if elements > self.bucket_elements:  # it stays where it is until its reduction
+            self._large = size
+            if not kept:
+                held.take("gradients", size)
+        elif kept:
+            held.free("gradients", size)
+
+    def _find_weight(self, size: int) -> int:
+        """Return the weight of a gradient: the last one of this segment that has its size and waits."""
+        for place in reversed(self._waiting):
+            if round_up(FP32 * self._every[place].elements) == size:
+                self._waiting.remove(place)
+                return place
+        raise AssertionError(f"no weight of {size} bytes")
+
+    def _add_slices(self, start: int, elements: int) -> None:
+        """Add a gradient's slices, one of each rank that it belongs to (average_tensor); neighbours of a rank join."""
+        end = start + elements
+        while start < end:
+            owner = start // self._share
+            until = min(end, (owner + 1) * self._share)
+            if self._slices and self._slices[-1][0] == owner:
+                self._slices[-1][1] += until - start
+            else:
+                self._slices.append([owner, until - start])
+            start = until
+
+    def _reduce(self, held: Ledger) -> None:
+        """Reduce the bucket, then copy what belongs to this rank.
+
+        Slices of several ranks are joined in a copy, as many as are more than a bucket (allreduce_and_scatter).
+        """
+        if not self._filled:
+            return
+        joined: list[int] = []
+        for _, elements in self._slices:
+            joined.append(elements)
+            if sum(joined) > self.bucket_elements:
+                self._join(held, joined)
+                joined = []
+        self._join(held, joined)
+        if not self._partition and any(owner == self.rank for owner, _ in self._slices):
+            self._partition = self._mine_bytes
+            first = self.stage == 1 or not self.accumulates
+            held.take("gradients" if first else "gradient buckets", self._partition)
+        if self.stage == 1:  # which clears no gradient before the end of the pass
+            self._late += self._large
+        else:
+            held.free("gradients", self._large)
+        self._filled = self._large = 0
+        self._slices = []
+
+    def _join(self, held: Ledger, slices: Sequence[int]) -> None:
+        if len(slices) > 1:
+            held.take("gradient buckets", copy := round_up(FP32 * sum(slices)))
+            held.free("gradient buckets", copy)
+
+    def update(self, held: Ledger) -> None:
+        """Take the norm in fp64, one gradient after the other, then one flat copy of this rank's gradients."""
+        held.take("other", round_up(FP64 * self._largest_mine))
+        held.free("other", round_up(FP64 * self._largest_mine))
+        flat = round_up(FP32 * self._share)
+        held.take("gradients", flat)
+        held.free("gradients", self._mine_bytes)
