@@ -73,14 +73,19 @@ def _describe_mode(config: Config, shape: DecoderShape, chunks: int) -> dict[str
         "activation_checkpointing": config.activation_checkpointing,
         "lora": bool(config.lora_rank),
         "packing": config.packing,
+        "windowed": any(0 < window < config.seq_len for window in shape.windows),
         "tied": shape.tied,
         "chunks": min(chunks, MOST_CHUNKS),
     }
 
 
+SAME_LAYERS = {"mistral": "llama"}
+"""Family -> the one whose layers allocate the same."""
+
+
 @cache
 def _read_family(family: str) -> list[Recording]:
-    path = FOLDER / f"{family}.json.gz"
+    path = FOLDER / f"{SAME_LAYERS.get(family, family)}.json.gz"
     return read_recordings(path) if path.is_file() else []
 
 

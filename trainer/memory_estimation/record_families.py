@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from stratlab_spec.memory.recording import FOLDER, Recording, write_recordings
+from stratlab_spec.memory.recording import BACKWARD, FOLDER, Recording, write_recordings
 from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, describe_tokens
 from stratlab_spec.memory.step_prediction import FLAVORS
 from stratlab_spec.models.decoder import FAMILIES
@@ -27,7 +27,9 @@ from stratlab_spec.models.decoder_config import read_shape
 from trainer.memory_estimation.rules import read_countable
 from trainer.memory_estimation.timeline import LIBRARIES
 
-DRAWS = 5
+DRAWS = 4
+OUTSIDE = ("head", f"head{BACKWARD}", f"start{BACKWARD}")
+"""Segments that depend on the loss's chunks and on a tied head."""
 LAYERS = 3
 TIED = {"llama": (False, True), "qwen2": (False, True), "qwen3": (False, True)}
 """Family -> whether the head shares the embedding's weight, if both occur; else as transformers has it by default."""
@@ -75,21 +77,37 @@ def draw_batch(chunks: int, draw: random.Random) -> tuple[dict[str, int], int]:
     return {"micro_batch_size": rows, "seq_len": length, "loss_chunk_tokens": chunk}, piece
 
 
-def list_modes(family: str) -> Iterator[dict[str, Any]]:
-    """Yield the settings that change what a micro-batch allocates, one dict per recording."""
+def record_family(family: str, folder: Path) -> Iterator[Recording]:
+    """Yield the recordings of a family's modes.
+
+    Ends and layers are recorded apart: the loss's chunks and a tied head change the ends alone, recomputed blocks and
+    packed rows the layers and the start.
+    """
     tied = TIED.get(family, (bool(FAMILIES[family].unsaid.get("tie_word_embeddings", False)),))
-    for flavor, recomputed, lora, packing, shared, chunks in product(
-        FLAVORS, ("none", "blocks"), (False, True), (True, False), tied, range(1, MOST_CHUNKS + 1)
-    ):
-        yield {
-            "flavor": flavor,
-            "precision": "bf16",
-            "activation_checkpointing": recomputed,
-            "lora": lora,
-            "packing": packing,
-            "tied": shared,
-            "chunks": chunks,
+    for flavor, lora in product(FLAVORS, (False, True)):
+        common = {"flavor": flavor, "precision": "bf16", "lora": lora, "windowed": False}
+        plain = {"activation_checkpointing": "none", "packing": True}
+        ends = {
+            (shared, chunks): record_decoder(
+                family, {**common, **plain, "tied": shared, "chunks": chunks}, folder
+            )
+            for shared, chunks in product(tied, range(1, MOST_CHUNKS + 1))
         }
+        for recomputed, packing in product(("none", "blocks"), (True, False)):
+            layers = {"activation_checkpointing": recomputed, "packing": packing}
+            if layers == plain:
+                inside = ends[tied[0], 1]
+            else:
+                inside = record_decoder(family, {**common, **layers, "tied": tied[0], "chunks": 1}, folder)
+            for (shared, chunks), outside in ends.items():
+                settings = {"repeats": True, **common, **layers, "tied": shared, "chunks": chunks}
+                yield join_recordings(settings, inside, outside)
+
+
+def join_recordings(settings: Mapping[str, Any], inside: Recording, outside: Recording) -> Recording:
+    """Return a recording with the layers and the start of one, and the other ends of another."""
+    segments = {name: (outside if name in OUTSIDE else inside).segments[name] for name in inside.segments}
+    return Recording(settings, outside.weights, segments, inside.data)
 
 
 def record_decoder(family: str, mode: Mapping[str, Any], folder: Path) -> Recording:
@@ -114,7 +132,7 @@ def record_decoder(family: str, mode: Mapping[str, Any], folder: Path) -> Record
             "packing": str(mode["packing"]).lower(),
             "activation_checkpointing": mode["activation_checkpointing"],
             "global_batch_size": 2 * flavor.ranks * batch["micro_batch_size"],
-            **({"lora_rank": 4 * draw.choice([1, 3, 5, 7]), "init": "pretrained"} if mode["lora"] else {}),
+            **({"lora_rank": 4 * draw.choice([1, 3, 5, 7]), "init": "scratch"} if mode["lora"] else {}),
             **batch,
         }
         env = {f"TRAINER_{name.upper()}": str(value) for name, value in settings.items()}
@@ -126,19 +144,24 @@ def record_decoder(family: str, mode: Mapping[str, Any], folder: Path) -> Record
 
 
 def main(families: Sequence[str]) -> int:
+    """Write the files of these families, or of all; return 0, or 1 if one cannot be recorded."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     warnings.filterwarnings("ignore")
+    failed = 0
     for family in families or FAMILIES:
-        began, found = time.perf_counter(), []
-        with tempfile.TemporaryDirectory() as folder:
-            for mode in list_modes(family):
-                try:
-                    found.append(record_decoder(family, mode, Path(folder)))
-                except Exception as failure:
-                    print(f"{family} {mode}: {failure!r}"[:600], file=sys.stderr, flush=True)
-        write_recordings(FOLDER / f"{family}.json.gz", found, {name: version(name) for name in LIBRARIES})
-        print(f"{family}: {len(found)} recordings in {time.perf_counter() - began:.0f} s", flush=True)
-    return 0
+        began = time.perf_counter()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                found = list(record_family(family, Path(folder)))
+        except (ValueError, RuntimeError) as failure:
+            print(f"{family}: {failure!r}"[:2000], file=sys.stderr, flush=True)
+            failed = 1
+            continue
+        path = FOLDER / f"{family}.json.gz"
+        write_recordings(path, found, {name: version(name) for name in LIBRARIES})
+        seconds, size = time.perf_counter() - began, path.stat().st_size / 1000
+        print(f"{family}: {len(found)} recordings in {seconds:.0f} s, {size:.1f} kB", flush=True)
+    return failed
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ class RecordingWatch(StorageWatch):
         self.blocks: list[nn.Module] = []
         self._places: list[tuple[int, str]] = []
         self._kinds: dict[int, str] = {}
+        self._begun: dict[int, int] = {}
         self._weights: set[int] = set()
 
     def observe(self, engine: Any) -> None:
@@ -109,13 +110,29 @@ class RecordingWatch(StorageWatch):
             if name == "optimizer":
                 break
             rows = found.setdefault(name, [])
-            for size, storage in self.timeline.events[at : min(until, end)]:
+            for size, storage in self._sort_ends(self.timeline.events[at : min(until, end)]):
                 kind = self._kinds.get(id(storage), PLAIN)
                 if storage.cause == "gradients":
                     kind = GRADIENT
                 if not storage.on_host and (kind or storage.cause not in OF_STRATEGY):
                     rows.append((kind, size, storage))
         return found
+
+    def _sort_ends(self, events: Sequence[tuple[int, Storage]]) -> Iterator[tuple[int, Storage]]:
+        """Yield events; ends in a row by the beginning of their storage, because Python's order of them varies."""
+        if not self._begun:
+            for place, (size, storage) in enumerate(self.timeline.events):
+                if size > 0:
+                    self._begun.setdefault(id(storage), place)
+        ends: list[tuple[int, Storage]] = []
+        for event in events:
+            if event[0] < 0:
+                ends.append(event)
+                continue
+            yield from sorted(ends, key=lambda one: self._begun[id(one[1])])
+            ends = []
+            yield event
+        yield from sorted(ends, key=lambda one: self._begun[id(one[1])])
 
     def list_weights(self) -> dict[str, list[tuple[str, tuple[int, ...], bool, bool]]]:
         """Return place -> (name, shape, of a product, trained): `start`, each layer's number, `head`."""
@@ -245,17 +262,17 @@ def build_recording(
         if len({tuple((row[0], row[1] > 0, row[3].operator) for row in each) for each in rows}) > 1:
             raise UnequalSteps(f"{name}: {[len(each) for each in rows]} events")
         segments[kept] = [
-            (events[0][1] > 0, events[0][0], events[0][2], fit.explain([abs(event[1]) for event in events]))
-            for events in zip(*rows, strict=True)
+            (same[0][1] > 0, same[0][0], same[0][2], fit.explain([abs(event[1]) for event in same]))
+            for same in zip(*rows, strict=True)
         ]
     weights = {}
     for place, kept in names.items():
         if place not in draws[0].weights or kept in ("first", "last"):
             continue
         found = []
-        for rows in zip(*(draw.weights[place] for draw in draws), strict=True):
-            name, shape, product, trains = rows[0]
-            sizes = [fit.explain([row[1][dim] for row in rows]) for dim in range(len(shape))]
+        for alike in zip(*(draw.weights[place] for draw in draws), strict=True):
+            name, shape, product, trains = alike[0]
+            sizes = [fit.explain([row[1][dim] for row in alike]) for dim in range(len(shape))]
             found.append((name, sizes, product, trains))
         weights["layer" if kept == "middle" else kept] = found
     return Recording(settings, weights, segments, fit.explain([draw.data_bytes for draw in draws]))
