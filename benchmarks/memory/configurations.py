@@ -167,8 +167,9 @@ def warm_up() -> None:
 
 def count_one(one: Configuration) -> tuple[Configuration, dict[str, Any]]:
     """Return (the same, figures in GiB and costs), or the error under `failed`."""
+    from stratlab_spec.models.pictures import find_pictures
     from stratlab_spec.settings.config import Config
-    from trainer.memory_estimation.steps import count, find_pictures
+    from trainer.memory_estimation.steps import count
 
     warnings.filterwarnings("ignore")
     named = dict(setting.split("=", 1) for setting in f"run=benchmark {one.settings}".split())

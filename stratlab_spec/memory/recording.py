@@ -90,8 +90,8 @@ class Recording:
     """Of `start`, one `layer`, `head`."""
     segments: Mapping[str, list[tuple[bool, str, str, str]]]
     """Name -> (taken, kind, cause, size) in order."""
-    data: str
-    """Bytes of one micro-batch's inputs and labels."""
+    data: Sequence[str]
+    """Bytes of one micro-batch's inputs, and of its labels."""
     _measured: dict[tuple[tuple[str, int], ...], Measured] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -124,7 +124,7 @@ class Recording:
             ]
             for place, rows in self.weights.items()
         }
-        return Measured(segments, weights, measured(self.data))
+        return Measured(segments, weights, sum(map(measured, self.data)))
 
 
 class Run(NamedTuple):
@@ -157,7 +157,7 @@ class Measured:
         """
         key = segment, copies
         if key not in self._parts:
-            events = (event for event in self.segments[segment] if copies or event.kind != COPY)
+            events = (event for event in self.segments.get(segment, ()) if copies or event.kind != COPY)
             self._parts[key] = [*_join(events)]
         return self._parts[key]
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from math import ceil
 
 from stratlab_spec.models.decoder import DecoderShape
+from stratlab_spec.models.model_specs import VitShape, default_image_size
+from stratlab_spec.models.pictures import Pictures
 from stratlab_spec.settings.config import Config
 
 ROWS_AT_ONCE = 256
@@ -31,6 +33,18 @@ DECODER_SYMBOLS = {
     "C": "tokens of a chunk of the loss",
     "Q": "rows of logits at once",
     "W": "max_position_embeddings",
+}
+IMAGE_SYMBOLS = {
+    "R": "images of the micro-batch",
+    "e": "edge of an image in pixels",
+    "c": "channels",
+    "p": "edge of a patch in pixels",
+    "P": "patches of an image",
+    "H": "hidden size",
+    "A": "attention heads",
+    "I": "intermediate size",
+    "K": "classes",
+    "r": "rank of the adapters",
 }
 
 
@@ -77,3 +91,27 @@ def decoder_sizes(
     if shape.family == "gpt2":
         sizes["W"] = shape.max_positions
     return sizes | tokens, chunks
+
+
+def image_sizes(config: Config, shape: VitShape | None, pictures: Pictures) -> dict[str, int]:
+    """Return the sizes of a micro-batch of images.
+
+    Args:
+        shape: of a vision transformer; None = a network of fixed layers, for images of its own size.
+    """
+    edge = config.image_size or default_image_size(config)
+    sizes = {"R": config.micro_batch_size, "K": pictures.labels, "c": pictures.channels}
+    if config.lora_rank:
+        sizes["r"] = config.lora_rank
+    if shape is None:
+        return sizes
+    patches = (edge // shape.patch) ** 2
+    return sizes | {
+        "e": edge,
+        "p": shape.patch,
+        "P": patches,
+        "P+1": patches + 1,
+        "H": shape.hidden,
+        "A": shape.heads,
+        "I": shape.mlp,
+    }

@@ -13,11 +13,12 @@ from typing import Any
 from stratlab_spec.layout import resolve_axes
 from stratlab_spec.memory.recording import FOLDER, Measured, Recording, read_recordings
 from stratlab_spec.memory.simulation import Rules, Step, simulate
-from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes
-from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, list_weights
+from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, image_sizes
+from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, list_blocks, list_weights
 from stratlab_spec.memory.zero_rules import START_ALIGNMENT, ZeroRules
-from stratlab_spec.models.decoder import DecoderShape
 from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.model_specs import default_image_size, read_vit_shape, registered_name
+from stratlab_spec.models.pictures import MIXED, find_pictures
 from stratlab_spec.registry import count_moments
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
@@ -55,28 +56,44 @@ def predict_step(config: Config, ranks: int, per_node: int) -> Step:
     """
     axes = resolve_axes(config, ranks, per_node)
     micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
-    shape = read_shape(config)
-    sizes, chunks = decoder_sizes(config, shape)
-    recording = find_recording(shape.family, _describe_mode(config, shape, chunks))
-    measured = recording.measure(sizes)
-    rules = build_rules(config, measured, shape.layers, axes, micro_batches)
-    return simulate(measured, rules, shape.layers, micro_batches)
+    measured, layers = measure_recording(config)
+    rules = build_rules(config, measured, layers, axes, micro_batches)
+    return simulate(measured, rules, layers, micro_batches)
 
 
-def _describe_mode(config: Config, shape: DecoderShape, chunks: int) -> dict[str, Any]:
+def measure_recording(config: Config) -> tuple[Measured, int]:
+    """Return the recording of a run's model in bytes, and the number of its layers.
+
+    Raises:
+        NotRecorded, ConfigError, DataMissing: as `predict_step`.
+    """
     flavor = next(
         (name for name, row in FLAVORS.items() if config.strategy in row.strategies), config.strategy
     )
-    return {
+    mode: dict[str, Any] = {
         "flavor": flavor,
         "precision": "bf16" if config.precision == "auto" else config.precision,
         "activation_checkpointing": config.activation_checkpointing,
         "lora": bool(config.lora_rank),
-        "packing": config.packing,
-        "windowed": any(0 < window < config.seq_len for window in shape.windows),
-        "tied": shape.tied,
-        "chunks": min(chunks, MOST_CHUNKS),
     }
+    if config.is_text:
+        shape = read_shape(config)
+        sizes, chunks = decoder_sizes(config, shape)
+        mode |= {
+            "packing": config.packing,
+            "windowed": any(0 < window < config.seq_len for window in shape.windows),
+            "tied": shape.tied,
+            "chunks": min(chunks, MOST_CHUNKS),
+        }
+        return find_recording(shape.family, mode).measure(sizes), shape.layers
+    vit, pictures = read_vit_shape(config), find_pictures(config)
+    edge = config.image_size or default_image_size(config)
+    if vit is None and edge != default_image_size(config):
+        raise NotRecorded(f"image_size={edge}")
+    mode["mixed"] = config.augment in MIXED
+    recording = find_recording("vit" if vit else registered_name(config), mode)
+    measured = recording.measure(image_sizes(config, vit, pictures))
+    return measured, vit.layers if vit else sum(name.isdecimal() for name in measured.weights)
 
 
 SAME_LAYERS = {"mistral": "llama"}
@@ -118,9 +135,8 @@ def build_rules(config: Config, measured: Measured, layers: int, axes: Any, micr
         return WholeRules(list_weights(measured, layers), moments, accumulates, config.strategy == "ddp")
     if config.strategy in ("fsdp", "hsdp"):
         return ShardedRules(
-            layer=measured.weights["layer"],
+            blocks=list_blocks(measured, layers),
             root=[*measured.weights["start"], *measured.weights["head"]],
-            layers=layers,
             shards=axes.dp_shard,
             moments=moments,
             accumulates=accumulates,
@@ -136,16 +152,16 @@ def _build_zero(
 ) -> ZeroRules:
     if config.offload != "none":
         raise NotRecorded(f"offload={config.offload}")
-    first, layer, last = (
-        [one for one in measured.weights[place] if one.trains] for place in ("start", "layer", "head")
+    first, *blocks, last = (
+        [one for one in group if one.trains]
+        for group in (measured.weights["start"], *list_blocks(measured, layers), measured.weights["head"])
     )
     total = sum(one.elements for one in list_weights(measured, layers))
     even = -(-total // START_ALIGNMENT) * START_ALIGNMENT  # as trainer/engines/deepspeed_config.py
     return ZeroRules(
         first=first,
-        layer=layer,
+        blocks=blocks,
         last=last,
-        layers=layers,
         shards=shards,
         stage=stage,
         bucket_elements=min(reduce_bucket_bytes(config) // FP32, even),

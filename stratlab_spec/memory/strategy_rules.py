@@ -6,13 +6,17 @@ ShardedRules    fsdp, hsdp     shards between the steps; a block's weights are g
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from stratlab_spec.memory.recording import Measured, Weight, round_up
+from stratlab_spec.memory.recording import BACKWARD, Measured, Weight, round_up
 from stratlab_spec.memory.simulation import Ledger
 
 FP32, HALF = 4, 2
+ROOT = -1
+"""The group of all weights outside layers."""
 
 
 @dataclass
@@ -62,9 +66,9 @@ class ShardedRules:
     next gather is copied out of its own. A reduction takes a buffer of whole gradients, which lives until the next one.
     """
 
-    layer: Sequence[Weight]
+    blocks: Sequence[Sequence[Weight]]
+    """The weights of each layer."""
     root: Sequence[Weight]
-    layers: int
     shards: int
     moments: int
     accumulates: bool
@@ -74,14 +78,16 @@ class ShardedRules:
     repeats: bool = True
 
     def __post_init__(self) -> None:
-        self._gather = {"layer": self._measure_gather(self.layer), "root": self._measure_gather(self.root)}
-        self._reduce = {
-            "layer": self._measure_reduction(self.layer),
-            "root": self._measure_reduction(self.root),
+        groups = {ROOT: self.root, **dict(enumerate(self.blocks))}
+        known = {
+            id(group): (self._measure_gather(group), self._measure_reduction(group))
+            for group in groups.values()
         }
+        self._gather = {place: known[id(group)][0] for place, group in groups.items()}
+        self._reduce = {place: known[id(group)][1] for place, group in groups.items()}
         self._buffer = self._bucket = 0
-        self._group = "root"
-        self._gradients = {"root": 0, "layer": 0}
+        self._group = ROOT
+        self._gradients: Counter[int] = Counter()
 
     def _shard(self, weight: Weight) -> int:
         """Return the elements of the largest shard, to which all are padded: rows, as torch.chunk."""
@@ -107,47 +113,46 @@ class ShardedRules:
         return round_up(local * self.shards), round_up(local)
 
     def hold_state(self, held: Ledger) -> None:
-        every = [*self.root, *[*self.layer] * self.layers]
+        every = [*self.root, *chain.from_iterable(self.blocks)]
         held.take("parameters", sum(round_up(FP32 * self._shard(one)) for one in every))
         trained = [round_up(FP32 * self._shard(one)) for one in every if one.trains]
         held.take("optimizer state", self.moments * sum(trained))
         if self.accumulates:
-            held.take("gradients", self._reduce["root"][1] + self.layers * self._reduce["layer"][1])
+            held.take("gradients", sum(shard for _, shard in self._reduce.values()))
 
     def enter(self, held: Ledger, segment: str, layer: int) -> None:
-        self._group = "root" if layer < 0 else "layer"
+        self._group = layer
         if segment == "start":
-            self._begin_gather(held, "root")
-            held.take("gathered", self._gather["root"][2])
-        elif segment == "head backward":
+            self._begin_gather(held, ROOT)
+            held.take("gathered", self._gather[ROOT][2])
+        elif segment == f"head{BACKWARD}":
             self._free_buffer(held)
-            self._begin_gather(held, "layer")
+            self._begin_gather(held, len(self.blocks) - 1)
+        elif layer >= 0 and not segment.endswith(BACKWARD):
+            before, self._buffer = self._buffer, 0
+            self._begin_gather(held, layer)
+            held.take("gathered", self._gather[layer][2])
+            held.free("gathered", before)
         elif layer >= 0:
-            if not segment.endswith(" backward"):
-                before, self._buffer = self._buffer, 0
-                self._begin_gather(held, "layer")
-                held.take("gathered", self._gather["layer"][2])
-                held.free("gathered", before)
-                return
-            held.take("gathered", self._gather["layer"][2])
+            held.take("gathered", self._gather[layer][2])
             self._free_buffer(held)
             if layer > 0:
-                self._begin_gather(held, "layer")
+                self._begin_gather(held, layer - 1)
 
     def leave(self, held: Ledger, segment: str, layer: int) -> None:
         if layer >= 0:
-            held.free("gathered", self._gather["layer"][2])
-            if segment.endswith(" backward"):
-                self._reduce_gradients(held, "layer")
+            held.free("gathered", self._gather[layer][2])
+            if segment.endswith(BACKWARD):
+                self._reduce_gradients(held, layer)
         elif segment == "head":
             self._free_buffer(held)
-        elif segment == "start backward":
-            held.free("gathered", self._gather["root"][2])
-            self._reduce_gradients(held, "root")
+        elif segment == f"start{BACKWARD}":
+            held.free("gathered", self._gather[ROOT][2])
+            self._reduce_gradients(held, ROOT)
             held.free("gradient buckets", self._bucket)
             self._bucket = 0
 
-    def _begin_gather(self, held: Ledger, group: str) -> None:
+    def _begin_gather(self, held: Ledger, group: int) -> None:
         copied, buffer, _ = self._gather[group]
         held.take("gathered", copied + buffer)
         held.free("gathered", copied)
@@ -157,7 +162,7 @@ class ShardedRules:
         held.free("gathered", self._buffer)
         self._buffer = 0
 
-    def _reduce_gradients(self, held: Ledger, group: str) -> None:
+    def _reduce_gradients(self, held: Ledger, group: int) -> None:
         buffer, shard = self._reduce[group]
         held.free("gradient buckets", self._bucket)
         held.take("gradient buckets", buffer)
@@ -177,6 +182,13 @@ class ShardedRules:
     def update(self, held: Ledger) -> None: ...
 
 
+def list_blocks(measured: Measured, layers: int) -> list[list[Weight]]:
+    """Return the weights of each layer; equal layers share one list."""
+    each = measured.weights
+    return [each[str(at)] if str(at) in each else each["layer"] for at in range(layers)]
+
+
 def list_weights(measured: Measured, layers: int) -> list[Weight]:
-    """Return every weight of the model."""
-    return [*measured.weights["start"], *measured.weights["layer"] * layers, *measured.weights["head"]]
+    """Return every weight of the model, in its order."""
+    blocks = chain.from_iterable(list_blocks(measured, layers))
+    return [*measured.weights["start"], *blocks, *measured.weights["head"]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from stratlab_spec.memory.recording import BACKWARD, Weight, round_up
 from stratlab_spec.memory.simulation import Ledger
@@ -27,7 +27,7 @@ class ZeroRules:
     and keeps this rank's gradients.
 
     Args:
-        first, layer, last: trained weights before the layers, of one layer, and after them, in the model's order.
+        first, blocks, last: trained weights before the layers, of each layer, and after them, in the model's order.
         bucket_elements: of a bucket, at most the model's.
         buckets: 2 if reduction overlaps with the backward pass, else 1.
         moments: of the optimizer.
@@ -35,9 +35,8 @@ class ZeroRules:
     """
 
     first: Sequence[Weight]
-    layer: Sequence[Weight]
+    blocks: Sequence[Sequence[Weight]]
     last: Sequence[Weight]
-    layers: int
     shards: int
     stage: int
     bucket_elements: int
@@ -49,7 +48,7 @@ class ZeroRules:
     repeats: bool = False
 
     def __post_init__(self) -> None:
-        self._every = [*self.first, *[*self.layer] * self.layers, *self.last]
+        self._every = [*self.first, *chain.from_iterable(self.blocks), *self.last]
         total = sum(weight.elements for weight in self._every)
         aligned = START_ALIGNMENT * self.shards
         self._share = -(-total // aligned) * aligned // self.shards
@@ -84,13 +83,13 @@ class ZeroRules:
     def enter(self, held: Ledger, segment: str, layer: int) -> None:
         if not segment.endswith(BACKWARD):
             return
-        before, each = len(self.first), len(self.layer)
+        ends = [*accumulate(map(len, self.blocks), initial=len(self.first))]
         if layer >= 0:
-            self._waiting = list(range(before + layer * each, before + (layer + 1) * each))
+            self._waiting = list(range(ends[layer], ends[layer + 1]))
         elif segment.startswith("head"):
-            self._waiting = list(range(before + self.layers * each, len(self._every)))
+            self._waiting = list(range(ends[-1], len(self._every)))
         else:  # a tied head's weight comes with the embedding
-            self._waiting = list(range(before))
+            self._waiting = list(range(len(self.first)))
 
     def leave(self, held: Ledger, segment: str, layer: int) -> None:
         if segment != f"start{BACKWARD}":

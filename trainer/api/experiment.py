@@ -204,9 +204,10 @@ def build_deepspeed(
     if problems := list(dict.fromkeys(_find_problems(asked, nodes, per_node, device))):
         raise ConfigError(problems)
     # late: a wrong setting is named at once
+    from stratlab_spec.models.pictures import find_pictures
     from trainer.distributed.world import Precision, resolve_precision
     from trainer.engines.deepspeed_config import build_settings, measure_sizes
-    from trainer.memory_estimation.steps import build_empty_model, find_pictures
+    from trainer.memory_estimation.steps import build_empty_model
 
     model = build_empty_model(asked, find_pictures(asked, labels, channels))
     on_gpu = Precision("bf16" if asked.precision == "auto" else asked.precision)

@@ -46,7 +46,8 @@ def main(arguments: list[str], env: Mapping[str, str]) -> int:
         if given.operations:
             _write_operations(given, env, per_node, begin)
             return DONE
-        from trainer.memory_estimation.steps import count, find_pictures
+        from stratlab_spec.models.pictures import find_pictures
+        from trainer.memory_estimation.steps import count
 
         pictures = find_pictures(config, given.labels, given.channels)
         found = count(config, given.ranks, given.rank, pictures, per_node=per_node, begin=begin, say=say)

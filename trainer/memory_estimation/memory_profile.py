@@ -34,12 +34,13 @@ from stratlab_spec.models.decoder import count_layer_parameters
 from stratlab_spec.models.decoder_config import SHAPES
 from stratlab_spec.models.decoder_json import resize_decoder, resize_vit
 from stratlab_spec.models.model_specs import VIT
+from stratlab_spec.models.pictures import Pictures, find_pictures
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import PREFIX, Config
 from stratlab_spec.settings.library_rules import reduce_bucket_bytes
 from stratlab_spec.strategies import STRATEGIES
 from trainer.memory_estimation.rules import build_key, defaults_of, read_countable, settings_that_matter
-from trainer.memory_estimation.steps import BLOCK_BYTES, Pictures, as_counted, count_batches, find_pictures
+from trainer.memory_estimation.steps import BLOCK_BYTES, as_counted, count_batches
 from trainer.memory_estimation.timeline import AT_ONCE, LIBRARIES, Count, Moment
 from trainer.models.chunked_cross_entropy import ROWS_AT_ONCE
 

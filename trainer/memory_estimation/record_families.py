@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.memory.recording import BACKWARD, FOLDER, Recording, write_recordings
-from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, describe_tokens
+from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, describe_tokens, image_sizes
 from stratlab_spec.memory.step_prediction import FLAVORS
 from stratlab_spec.models.decoder import FAMILIES
 from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.model_specs import read_vit_shape
+from stratlab_spec.models.pictures import Pictures, find_pictures
 from trainer.memory_estimation.rules import read_countable
 from trainer.memory_estimation.timeline import LIBRARIES
 
@@ -139,8 +141,68 @@ def record_decoder(family: str, mode: Mapping[str, Any], folder: Path) -> Record
         config = read_countable(env, flavor.ranks, 0, flavor.ranks)
         with replaced(chunked_cross_entropy, ROWS_AT_ONCE=piece):
             sizes, _ = decoder_sizes(config, read_shape(config), piece)
-            draws.append(record_step(config, flavor.ranks, sizes))
+            draws.append(record_step(config, flavor.ranks, sizes, find_pictures(config)))
     return build_recording({"repeats": True, **mode}, draws, alone)
+
+
+IMAGES = ("vit", "resnet", "efficientnet", "mobilenet", "vgg")
+"""Vision transformers, and networks of fixed layers."""
+
+
+def record_images(family: str) -> Iterator[Recording]:
+    """Yield the recordings of a family of image models."""
+    for flavor, recomputed, lora, mixed in product(FLAVORS, ("none", "blocks"), (False, True), (False, True)):
+        if family != "vit" and (recomputed != "none" or lora):
+            continue
+        yield record_image_model(
+            family,
+            {
+                "flavor": flavor,
+                "precision": "bf16",
+                "activation_checkpointing": recomputed,
+                "lora": lora,
+                "mixed": mixed,
+            },
+        )
+
+
+def record_image_model(family: str, mode: Mapping[str, Any]) -> Recording:
+    """Record one mode of a family of image models."""
+    from trainer.memory_estimation.step_recording import build_recording, record_step
+
+    flavor, draw, draws = FLAVORS[mode["flavor"]], random.Random(1), []
+    for _ in range(DRAWS):
+        settings: dict[str, Any] = {
+            "run": "record",
+            "dataset": "timm/imagenet-1k",
+            "strategy": flavor.strategy,
+            "precision": mode["precision"],
+            "activation_checkpointing": mode["activation_checkpointing"],
+            "micro_batch_size": draw.choice([3, 5, 7, 9, 11, 13]),
+            "augment": "mixup" if mode["mixed"] else "none",
+        }
+        if family == "vit":
+            heads, patch = draw.choice([2, 3, 5, 6, 7]), draw.choice([4, 6, 8, 10, 14])
+            settings |= {
+                "model": "vit_tiny",
+                "model_layers": LAYERS,
+                "model_hidden": heads * 8 * draw.choice([2, 3, 5, 7]),
+                "model_heads": heads,
+                "model_intermediate": 8 * draw.randint(20, 60),
+                "model_patch": patch,
+                "image_size": patch * draw.choice([5, 7, 9, 11, 13]),
+            }
+        else:
+            settings["model"] = family
+        if mode["lora"]:
+            settings |= {"lora_rank": 4 * draw.choice([1, 3, 5, 7]), "init": "scratch"}
+        settings["global_batch_size"] = 2 * flavor.ranks * settings["micro_batch_size"]
+        env = {f"TRAINER_{name.upper()}": str(value) for name, value in settings.items()}
+        config = read_countable(env, flavor.ranks, 0, flavor.ranks)
+        pictures = Pictures(draw.randint(90, 1100), 3)
+        sizes = image_sizes(config, read_vit_shape(config), pictures)
+        draws.append(record_step(config, flavor.ranks, sizes, pictures))
+    return build_recording({"repeats": family == "vit", **mode}, draws, ())
 
 
 def main(families: Sequence[str]) -> int:
@@ -148,11 +210,13 @@ def main(families: Sequence[str]) -> int:
     os.environ["DS_ACCELERATOR"] = "cpu"
     warnings.filterwarnings("ignore")
     failed = 0
-    for family in families or FAMILIES:
+    for family in families or (*FAMILIES, *IMAGES):
         began = time.perf_counter()
         try:
             with tempfile.TemporaryDirectory() as folder:
-                found = list(record_family(family, Path(folder)))
+                found = list(
+                    record_images(family) if family in IMAGES else record_family(family, Path(folder))
+                )
         except (ValueError, RuntimeError) as failure:
             print(f"{family}: {failure!r}"[:2000], file=sys.stderr, flush=True)
             failed = 1

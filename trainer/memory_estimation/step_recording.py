@@ -20,8 +20,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from stratlab_spec.memory.recording import BACKWARD, COPY, GRADIENT, PLAIN, Recording
+from stratlab_spec.models.pictures import Pictures
 from stratlab_spec.settings.config import Config
-from trainer.memory_estimation.steps import build_micro_batch, count_batches, find_pictures
+from trainer.memory_estimation.steps import build_micro_batch, count_batches
 from trainer.memory_estimation.storages import HALF, StorageWatch, is_on_meta
 from trainer.memory_estimation.timeline import Label, Storage
 from trainer.models.mixed_precision import is_product_weight
@@ -160,24 +161,27 @@ class RecordedStep:
     segments: Mapping[str, list[tuple[str, int, str, Label]]]
     """Segment -> (kind, bytes taken or freed, cause, label)."""
     weights: Mapping[str, list[tuple[str, tuple[int, ...], bool, bool]]]
-    data_bytes: int
+    data_bytes: Sequence[int]
+    """Of the inputs, and of the labels."""
     sizes: Mapping[str, int]
 
 
-def record_step(config: Config, ranks: int, sizes: Mapping[str, int], rank: int = 0) -> RecordedStep:
+def record_step(
+    config: Config, ranks: int, sizes: Mapping[str, int], pictures: Pictures, rank: int = 0
+) -> RecordedStep:
     """Record one micro-batch of a run; a step must have two.
 
     Raises:
         ConfigError, DataMissing: as `count_batches`.
     """
-    watch, pictures = RecordingWatch(), find_pictures(config)
+    watch = RecordingWatch()
     count_batches([config], ranks, rank, pictures, watch=watch)
     segments = {
         name: [(kind, size, CAUSES.get(kind, one.cause), one.label) for kind, size, one in rows]
         for name, rows in watch.list_segments().items()
     }
     given = build_micro_batch(config, pictures)
-    return RecordedStep(segments, watch.list_weights(), sum(one.nbytes for one in given), sizes)
+    return RecordedStep(segments, watch.list_weights(), [one.nbytes for one in given], sizes)
 
 
 class UnexplainedSize(ValueError):
@@ -275,7 +279,12 @@ def build_recording(
             sizes = [fit.explain([row[1][dim] for row in alike]) for dim in range(len(shape))]
             found.append((name, sizes, product, trains))
         weights["layer" if kept == "middle" else kept] = found
-    return Recording(settings, weights, segments, fit.explain([draw.data_bytes for draw in draws]))
+    return Recording(
+        settings,
+        weights,
+        segments,
+        [fit.explain(sizes) for sizes in zip(*(draw.data_bytes for draw in draws), strict=True)],
+    )
 
 
 def _name_layers(draw: RecordedStep, repeats: bool) -> dict[str, str]:

@@ -12,7 +12,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,9 +21,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from stratlab_spec.models.model_specs import default_image_size
+from stratlab_spec.models.pictures import MIXED, Pictures
 from stratlab_spec.models.teacher import teacher_config
 from stratlab_spec.plan import resolve_plan
-from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import STRATEGIES
 from trainer import strategies
 from trainer.data.batches import Batch
@@ -67,47 +67,6 @@ class OrdinaryValues(TorchDispatchMode):
                 return False
             return 1.0 if given.is_floating_point() else 0
         return func(*args, **(kwargs or {}))
-
-
-MIXED = ("mixup", "all")
-"""Values of `augment` that give each image a share of every class as its label."""
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """Facts of the data that an image model needs; a language model does not need them."""
-
-    labels: int
-    channels: int
-
-
-KNOWN = {
-    "digits": Pictures(10, 1),
-    "synthetic": Pictures(10, 3),
-    "cifar100": Pictures(100, 3),
-    "food101": Pictures(101, 3),
-}
-PHOTOGRAPHS = Pictures(1000, 3)
-"""Of any other data set, by default."""
-MOST = 1_000_000
-"""Classes or channels: no data set has as many."""
-
-
-def find_pictures(config: Config, labels: int = 0, channels: int = 0) -> Pictures:
-    """Return classes and channels of the data set; an argument other than 0 overrides it.
-
-    Raises:
-        ConfigError: a number out of bounds.
-    """
-    given = {"labels": labels, "channels": channels}
-    if problems := [
-        f"{name}={value!r}: expected a whole number from 0 to {MOST:,} [SL-count-pictures]"
-        for name, value in given.items()
-        if type(value) is not int or not 0 <= value <= MOST
-    ]:
-        raise ConfigError(problems)
-    known = PHOTOGRAPHS if config.dataset_path else KNOWN.get(config.dataset, PHOTOGRAPHS)
-    return Pictures(labels or known.labels, channels or known.channels)
 
 
 def build_empty_model(config: Config, pictures: Pictures) -> Learner:

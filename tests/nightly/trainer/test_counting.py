@@ -58,7 +58,8 @@ def test_families_with_own_attention_or_experts_can_be_counted(tmp_path: Path) -
 
 def test_an_odd_number_of_parameters_is_counted_under_every_strategy() -> None:
     def run() -> None:
-        from trainer.memory_estimation.steps import Pictures, build_empty_model, count
+        from stratlab_spec.models.pictures import Pictures
+        from trainer.memory_estimation.steps import build_empty_model, count
 
         text = "model=vit_tiny dataset=synthetic image_size=16 micro_batch_size=4 global_batch_size=8"
         three, held = Pictures(labels=3, channels=3), {}
@@ -166,8 +167,9 @@ def test_a_file_that_was_counted_at_another_depth_answers_for_the_model_s_own(tm
     def run() -> None:
         from stratlab_spec.memory.prediction import forecast_memory
         from stratlab_spec.memory.profiles import FOLDER, read_operations_file
+        from stratlab_spec.models.pictures import find_pictures
         from trainer.memory_estimation.memory_profile import build_operations
-        from trainer.memory_estimation.steps import count, find_pictures
+        from trainer.memory_estimation.steps import count
 
         text = f"{PICTURES} strategy=single"
         content = build_operations(environment(text, 2, 32), 1, 1, say=lambda text: None)
@@ -195,8 +197,9 @@ def test_room_for_all_gradients_is_foreseen_where_deep_models_take_it(strategy: 
 
     def run() -> None:
         from stratlab_spec.memory.profiles import read_operations_file
+        from stratlab_spec.models.pictures import find_pictures
         from trainer.memory_estimation.memory_profile import build_operations
-        from trainer.memory_estimation.steps import count, find_pictures
+        from trainer.memory_estimation.steps import count
         from trainer.memory_estimation.timeline import AT_ONCE
 
         content = build_operations(environment(text, 16, 16), 1, 1, say=lambda text: None)
@@ -220,7 +223,8 @@ def test_counts_that_share_an_engine_are_those_of_an_engine_each() -> None:
     text = f"{PICTURES} strategy=zero3"
 
     def run() -> None:
-        from trainer.memory_estimation.steps import count, count_batches, find_pictures
+        from stratlab_spec.models.pictures import find_pictures
+        from trainer.memory_estimation.steps import count, count_batches
 
         configs = [
             make_config(f"{text} micro_batch_size={rows} global_batch_size={16 * rows}") for rows in (1, 4, 2)

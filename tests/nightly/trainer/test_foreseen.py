@@ -47,8 +47,9 @@ def test_foreseen_state_is_counted_state(number: int, name: str, tmp_path: Path)
 
     def run() -> None:
         from stratlab_spec.memory.profiles import read_operations_file
+        from stratlab_spec.models.pictures import find_pictures
         from stratlab_spec.settings.config import Config
-        from trainer.memory_estimation.steps import count, find_pictures
+        from trainer.memory_estimation.steps import count
 
         file = read_operations_file(SHIPPED / f"{name}.json")
         own = {
@@ -128,8 +129,9 @@ def test_scaled_is_what_is_counted_whole(case, tmp_path):
 
     def run() -> None:
         from stratlab_spec.memory.profiles import read_operations_file
+        from stratlab_spec.models.pictures import find_pictures
         from trainer.memory_estimation.memory_profile import build_operations
-        from trainer.memory_estimation.steps import count, find_pictures
+        from trainer.memory_estimation.steps import count
 
         content = build_operations(environment(text, 2, global_batch), 8, per_node, say=lambda text: None)
         axes, micro_batches = (content["samples"][0][name] for name in ("axes", "micro_batches"))
@@ -178,8 +180,9 @@ SMALL = 0.01
 @pytest.mark.parametrize(("strategy", "offload"), PLACES)
 def test_state_leaves_the_device(strategy: str, offload: str, tmp_path: Path) -> None:
     def run() -> None:
+        from stratlab_spec.models.pictures import find_pictures
         from stratlab_spec.settings.config import Config
-        from trainer.memory_estimation.steps import count, find_pictures
+        from trainer.memory_estimation.steps import count
 
         given = {"model": "vit_base", "dataset": "synthetic", "model_layers": 2, "precision": "bf16"}
         batch = {"micro_batch_size": 4, "global_batch_size": 32}
@@ -238,8 +241,9 @@ def test_real_processes_hold_what_is_foreseen(model: str, strategy: str, ranks: 
         dist.destroy_process_group()
 
     def foresee() -> None:
+        from stratlab_spec.models.pictures import find_pictures
         from tests.trainer.counting.real_steps import make_config
-        from trainer.memory_estimation.steps import count, find_pictures
+        from trainer.memory_estimation.steps import count
 
         config = make_config(text)
         for rank in (0, ranks - 1):

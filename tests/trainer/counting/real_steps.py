@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from stratlab_spec.models.model_specs import default_image_size
+from stratlab_spec.models.pictures import find_pictures
 from stratlab_spec.settings.config import Config
 from tests.trainer.runs import run_of
 from trainer import strategies
@@ -16,7 +17,7 @@ from trainer.data.batches import Batch
 from trainer.engine import Engine
 from trainer.measuring import Phases
 from trainer.memory_estimation.fake_cluster import alone
-from trainer.memory_estimation.steps import build_micro_batch, count, find_pictures
+from trainer.memory_estimation.steps import build_micro_batch, count
 from trainer.memory_estimation.timeline import Count
 from trainer.models import build_model
 from trainer.models.decoder_build import build_decoder

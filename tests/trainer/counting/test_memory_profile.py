@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.models.pictures import Pictures
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import refuses
 from tests.trainer.counting.real_steps import make_config
 from trainer.memory_estimation import memory_profile
 from trainer.memory_estimation.memory_profile import count_side_by_side, rows_of
-from trainer.memory_estimation.steps import Pictures, build_micro_batch
+from trainer.memory_estimation.steps import build_micro_batch
 
 
 @pytest.mark.parametrize(
