@@ -43,6 +43,8 @@ class ZeroRules:
     buckets: int
     moments: int
     accumulates: bool
+    frozen_bytes: int = 0
+    """Of weights that are not trained."""
     rank: int = 0
     copies: bool = True
     repeats: bool = False
@@ -70,7 +72,7 @@ class ZeroRules:
         self._waiting: list[int] = []  # weights of this segment whose gradients come
 
     def hold_state(self, held: Ledger) -> None:
-        held.take("parameters", round_up(FP32 * self._share * self.shards))
+        held.take("parameters", round_up(FP32 * self._share * self.shards) + self.frozen_bytes)
         held.take("master copies", round_up(FP32 * self._share))
         held.take("optimizer state", self.moments * round_up(FP32 * self._share))
         if self.accumulates and self.stage == 1:

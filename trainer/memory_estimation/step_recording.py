@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from math import prod
 from typing import Any
 
@@ -209,14 +209,14 @@ class SizeFit:
                 self._known.setdefault(_ratios(values), (values[0], symbols))
 
     def _products(self, others: Sequence[str], alone: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """Yield products, the shortest first, and those with a symbol of `alone` last: one chunk has all R T tokens."""
         for length in range(self.MOST + 1):
             for symbols in combinations_with_replacement(others, length):
                 if all(symbols.count(name) <= 2 for name in symbols):
                     yield symbols
-            if 0 < length <= 3:
-                for name in alone:
-                    for symbols in combinations_with_replacement(others, length - 1):
-                        yield (name, *symbols)
+        for length in range(3):
+            for name, symbols in product(alone, combinations_with_replacement(others, length)):
+                yield (name, *symbols)
 
     def explain(self, values: Sequence[int]) -> str:
         """Return it as `recording.parse_size` reads it.
