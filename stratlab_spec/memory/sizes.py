@@ -88,6 +88,8 @@ def decoder_sizes(
         sizes["r"] = config.lora_rank
     if shape.experts:
         sizes |= {"E": shape.experts, "K": shape.experts_per_token, "X": shape.expert_intermediate}
+    if shape.family == "gpt_oss":  # each head's sink is one more column of scores
+        sizes["T+1"] = config.seq_len + 1
     if shape.family == "gpt2":
         sizes["W"] = shape.max_positions
     return sizes | tokens, chunks
