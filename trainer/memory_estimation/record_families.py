@@ -97,9 +97,7 @@ def record_family(family: str, folder: Path) -> Iterator[Recording]:
     chosen = {"experts_per_token": EXPERTS_PER_TOKEN[family]} if row.experts else {}
     for flavor, precision, lora in product(FLAVORS, PRECISIONS, (False, True)):
         others = precision != "bf16"
-        if others and (
-            lora or (row.experts and precision == "fp32")
-        ):  # rules.py: experts are not counted in fp32
+        if others and (lora or row.experts):  # products of experts are counted in bf16 only
             continue
         common = {"flavor": flavor, "precision": precision, "lora": lora, **chosen}
         plain = {"activation_checkpointing": "none", "packing": True, "windowed": False}
