@@ -20,6 +20,7 @@ MOST_CHUNKS = 3
 DECODER_SYMBOLS = {
     "R": "rows of the micro-batch",
     "T": "tokens of a row",
+    "T32": "the same in whole parts of 32, as the kernel of attention without 16 bits keeps a sum per query",
     "H": "hidden size",
     "A": "attention heads",
     "D": "size of a head",
@@ -75,6 +76,7 @@ def decoder_sizes(
     sizes = {
         "R": config.micro_batch_size,
         "T": config.seq_len,
+        "T32": -(-config.seq_len // 32) * 32,
         "H": shape.hidden,
         "A": shape.heads,
         "D": shape.head_dim,
@@ -88,6 +90,8 @@ def decoder_sizes(
         sizes["r"] = config.lora_rank
     if shape.experts:
         sizes |= {"E": shape.experts, "K": shape.experts_per_token, "X": shape.expert_intermediate}
+    if shape.family == "gpt_oss":  # each head's sink is one more column of scores
+        sizes["T+1"] = config.seq_len + 1
     if shape.family == "gpt2":
         sizes["W"] = shape.max_positions
     return sizes | tokens, chunks

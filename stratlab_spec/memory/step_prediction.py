@@ -11,7 +11,15 @@ from functools import cache
 from typing import Any
 
 from stratlab_spec.layout import resolve_axes
-from stratlab_spec.memory.recording import FOLDER, Measured, Recording, read_recordings, round_up
+from stratlab_spec.memory.recording import (
+    BACKWARD,
+    FOLDER,
+    Measured,
+    Recording,
+    name_layer,
+    read_recordings,
+    round_up,
+)
 from stratlab_spec.memory.simulation import Rules, Step, simulate
 from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, image_sizes
 from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, list_blocks, list_weights
@@ -22,7 +30,7 @@ from stratlab_spec.models.pictures import MIXED, find_pictures
 from stratlab_spec.registry import count_moments
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
-from stratlab_spec.settings.library_rules import reduce_bucket_bytes
+from stratlab_spec.settings.library_rules import EVERY, NONE, recomputes, reduce_bucket_bytes
 from stratlab_spec.strategies import STRATEGIES
 
 
@@ -85,13 +93,16 @@ def measure_recording(config: Config) -> tuple[Measured, int]:
             "tied": shape.tied,
             "chunks": min(chunks, MOST_CHUNKS),
         }
-        return find_recording(shape.family, mode).measure(sizes), shape.layers
+        if shape.experts:
+            mode["experts_per_token"] = shape.experts_per_token
+        return find_layers(shape.family, mode, shape.layers).measure(sizes), shape.layers
     vit, pictures = read_vit_shape(config), find_pictures(config)
     edge = config.image_size or default_image_size(config)
     if vit is None and edge != default_image_size(config):
         raise NotRecorded(f"image_size={edge}")
     mode["mixed"] = config.augment in MIXED
-    recording = find_recording("vit" if vit else registered_name(config), mode)
+    network = "vit" if vit else registered_name(config)
+    recording = find_layers(network, mode, vit.layers if vit else 0)
     measured = recording.measure(image_sizes(config, vit, pictures))
     return measured, vit.layers if vit else sum(name.isdecimal() for name in measured.weights)
 
@@ -102,12 +113,16 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "teacher": ("",),
     "lora_targets": ("",),
     "label_smoothing": (0.0,),
+    "batch_norm": ("local",),
+    "static_graph": (False,),
     "reduce_dtype": ("fp32",),
     "accumulate": ("auto", "sharded"),
     "reshard_after_forward": ("auto", "on"),
     "prefetch_blocks": (1,),
 }
 """Setting -> its values for which there are recordings and rules."""
+ENDS = ("start", "head", f"head{BACKWARD}", f"start{BACKWARD}")
+"""Segments outside the layers."""
 SAME_LAYERS = {"mistral": "llama"}
 """Family -> the one whose layers allocate the same."""
 
@@ -134,6 +149,34 @@ def find_recording(family: str, mode: Mapping[str, Any]) -> Recording:
     if best is None:
         raise NotRecorded(f"family {family}: not recorded")
     raise NotRecorded(", ".join(f"{name}={mode[name]}" for name in best[1]))
+
+
+def _mix_layers(kept: Recording, recomputed: Recording, setting: str, layers: int) -> Recording:
+    """Return a recording of every layer by its number, each of one of two recordings."""
+    segments = {name: events for name, events in kept.segments.items() if name in ENDS}
+    for at in range(layers):
+        one = recomputed if recomputes(setting, at) else kept
+        name = name_layer(one.segments, at, layers)
+        segments |= {f"{at}{part}": one.segments[f"{name}{part}"] for part in ("", BACKWARD)}
+    return Recording(kept.settings, kept.weights, segments, kept.data)
+
+
+def find_layers(family: str, mode: Mapping[str, Any], layers: int) -> Recording:
+    """Return `find_recording`; with every_N, one whose layers are of two recordings.
+
+    Args:
+        layers: 0 = a network of fixed layers.
+
+    Raises:
+        NotRecorded: as `find_recording`.
+    """
+    setting = mode["activation_checkpointing"]
+    if not layers or not setting.startswith(EVERY):
+        return find_recording(family, mode)
+    kept, recomputed = (
+        find_recording(family, {**mode, "activation_checkpointing": each}) for each in (NONE, "blocks")
+    )
+    return _mix_layers(kept, recomputed, setting, layers)
 
 
 def build_rules(config: Config, measured: Measured, layers: int, axes: Any, micro_batches: int) -> Rules:

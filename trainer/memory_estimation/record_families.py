@@ -36,8 +36,13 @@ LAYERS = 3
 TIED = {"llama": (False, True), "qwen2": (False, True), "qwen3": (False, True)}
 """Family -> whether the head shares the embedding's weight, if both occur; else as transformers has it by default."""
 
+EXPERTS_PER_TOKEN = {"mixtral": 2, "qwen3_moe": 8, "gpt_oss": 4}
+"""Family -> those of its published models: a router's events depend on their number."""
+PRECISIONS = ("bf16", "fp16", "fp32")
+RECOMPUTED = ("none", "blocks", "selective")
 
-def draw_decoder(family: str, tied: bool, draw: random.Random) -> dict[str, Any]:
+
+def draw_decoder(family: str, tied: bool, windowed: bool, draw: random.Random) -> dict[str, Any]:
     """Return the content of a config.json with random sizes."""
     row = FAMILIES[family]
     kv_heads = draw.choice([2, 3, 5])
@@ -55,12 +60,14 @@ def draw_decoder(family: str, tied: bool, draw: random.Random) -> dict[str, Any]
         "vocab_size": draw.randint(1000, 1400),
         "max_position_embeddings": 8 * draw.randint(300, 500),
         "tie_word_embeddings": tied,
-        "sliding_window": None,
+        "sliding_window": draw.choice([17, 23, 29, 41]) if windowed else None,
     }
     if not whole:
         content["head_dim"] = head_dim
     if row.experts:
-        content |= {"num_experts": 6, "num_local_experts": 6, "num_experts_per_tok": 2}
+        experts = draw.choice([11, 13, 17, 19])
+        content |= {"num_experts": experts, "num_local_experts": experts}
+        content |= {"num_experts_per_tok": EXPERTS_PER_TOKEN[family]}
         content |= {row.expert_width: 8 * draw.randint(20, 60)}
     if family == "phi3":
         content["pad_token_id"] = 0
@@ -86,17 +93,24 @@ def record_family(family: str, folder: Path) -> Iterator[Recording]:
     packed rows the layers and the start.
     """
     tied = TIED.get(family, (bool(FAMILIES[family].unsaid.get("tie_word_embeddings", False)),))
-    for flavor, lora in product(FLAVORS, (False, True)):
-        common = {"flavor": flavor, "precision": "bf16", "lora": lora, "windowed": False}
-        plain = {"activation_checkpointing": "none", "packing": True}
+    row = FAMILIES[family]
+    chosen = {"experts_per_token": EXPERTS_PER_TOKEN[family]} if row.experts else {}
+    for flavor, precision, lora in product(FLAVORS, PRECISIONS, (False, True)):
+        others = precision != "bf16"
+        if others and (lora or row.experts):  # products of experts are counted in bf16 only
+            continue
+        common = {"flavor": flavor, "precision": precision, "lora": lora, **chosen}
+        plain = {"activation_checkpointing": "none", "packing": True, "windowed": False}
         ends = {
             (shared, chunks): record_decoder(
                 family, {**common, **plain, "tied": shared, "chunks": chunks}, folder
             )
             for shared, chunks in product(tied, range(1, MOST_CHUNKS + 1))
         }
-        for recomputed, packing in product(("none", "blocks"), (True, False)):
-            layers = {"activation_checkpointing": recomputed, "packing": packing}
+        windows = (False, True) if row.window_period and not others else (False,)
+        packings = (True,) if others else (True, False)
+        for recomputed, packing, windowed in product(RECOMPUTED, packings, windows):
+            layers = {"activation_checkpointing": recomputed, "packing": packing, "windowed": windowed}
             if layers == plain:
                 inside = ends[tied[0], 1]
             else:
@@ -121,7 +135,7 @@ def record_decoder(family: str, mode: Mapping[str, Any], folder: Path) -> Record
     flavor = FLAVORS[mode["flavor"]]
     draw, draws, alone = random.Random(1), [], list(describe_tokens(1, 1)[0])
     for _ in range(DRAWS):
-        content = draw_decoder(family, mode["tied"], draw)
+        content = draw_decoder(family, mode["tied"], mode["windowed"], draw)
         batch, piece = draw_batch(mode["chunks"], draw)
         (folder / "config.json").write_text(json.dumps(content))
         settings = {

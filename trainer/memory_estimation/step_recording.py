@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from stratlab_spec.memory.recording import BACKWARD, COPY, GRADIENT, PLAIN, Recording
 from stratlab_spec.models.pictures import Pictures
 from stratlab_spec.settings.config import Config
+from trainer.memory_estimation import steps
 from trainer.memory_estimation.steps import build_micro_batch, count_batches
-from trainer.memory_estimation.storages import HALF, StorageWatch, is_on_meta
+from trainer.memory_estimation.storages import HALF, StorageWatch, is_on_meta, replaced
 from trainer.memory_estimation.timeline import Label, Storage
 from trainer.models.mixed_precision import is_product_weight
 from trainer.models.model_with_loss import Learner
@@ -175,7 +176,8 @@ def record_step(
         ConfigError, DataMissing: as `count_batches`.
     """
     watch = RecordingWatch()
-    count_batches([config], ranks, rank, pictures, watch=watch)
+    with replaced(steps, STEPS=1):  # the state of the optimizer changes no activation
+        count_batches([config], ranks, rank, pictures, watch=watch)
     segments = {
         name: [(kind, size, CAUSES.get(kind, one.cause), one.label) for kind, size, one in rows]
         for name, rows in watch.list_segments().items()

@@ -1,0 +1,131 @@
+"""Recorded steps: sizes as products, what rules hold, mixed layers, and a decision for every setting."""
+
+import pytest
+
+from stratlab_spec.memory import step_prediction
+from stratlab_spec.memory.profiles import IRRELEVANT
+from stratlab_spec.memory.recording import Recording, Weight, read_recordings, write_recordings
+from stratlab_spec.memory.simulation import Ledger, simulate
+from stratlab_spec.memory.step_prediction import PLAIN, NotRecorded, find_layers, find_recording, predict_step
+from stratlab_spec.memory.strategy_rules import ShardedRules, WholeRules
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.fields import Settings
+
+KEPT = [(True, "", "activations", "1024 R"), (False, "", "activations", "512 R")]
+"""Of a layer: it keeps 512 bytes per row, of 1,024 for a moment."""
+FREED = [
+    (True, "gradient", "gradients", "4 H"),
+    (False, "gradient", "gradients", "4 H"),
+    (False, "", "activations", "512 R"),
+]
+RECOMPUTED = [(True, "", "activations", "512 R"), (False, "", "activations", "512 R")]
+MODE = {"activation_checkpointing": "none", "chunks": 1}
+
+
+def build_tiny(setting: str) -> Recording:
+    forward, backward = (KEPT, FREED) if setting == "none" else (RECOMPUTED, FREED[:2])
+    layers = ("first", "middle", "last")
+    segments = {name: [] for name in ("start", "head", "head backward", "start backward")}
+    segments |= {name: forward for name in layers} | {f"{name} backward": backward for name in layers}
+    weights = {"start": [], "layer": [("weight", ["1 H"], True, True)], "head": []}
+    return Recording({**MODE, "activation_checkpointing": setting}, weights, segments, ["8 R", "8 R"])
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    both = [build_tiny("none"), build_tiny("blocks")]
+    monkeypatch.setattr(step_prediction, "_read_family", lambda family: both if family == "tiny" else [])
+    return both
+
+
+def hold(recording: Recording, layers: int, rows: int) -> int:
+    """Return the peak of single without moments, of a model whose weights have 128 numbers: one block each."""
+    measured = recording.measure({"R": rows, "H": 128})
+    weights = [Weight("weight", (128,), True, True)] * layers
+    return simulate(measured, WholeRules(weights, 0, False, False), layers, 1).peak[0]
+
+
+@pytest.mark.parametrize("layers", [2, 3, 4, 9, 40])
+def test_each_layer_keeps_its_activations(tiny, layers):
+    """Blocks of 512 bytes: a weight and an activation per layer, two of data, and at first one more."""
+    assert hold(tiny[0], layers, rows=1) == 512 * (2 * layers + 2 + 1)
+
+
+def test_sizes_are_products_in_whole_blocks(tiny):
+    assert hold(tiny[0], 3, rows=65) == 3 * 512 + 2 * 1024 + 65 * 512 * 4
+
+
+def test_every_second_block_keeps_nothing(tiny):
+    """Of five layers 0, 2 and 4 are recomputed; the peak is in layer 3, or while gradients stay."""
+    mixed = find_layers("tiny", {**MODE, "activation_checkpointing": "every_2"}, 5)
+    assert [len(mixed.segments[f"{at} backward"]) for at in range(5)] == [2, 3, 2, 3, 2]
+    few, many = hold(mixed, 5, rows=100), hold(tiny[0], 5, rows=100)
+    assert many - few == 3 * 100 * 512
+
+
+def test_gradients_of_frozen_weights_are_not_held():
+    weights = [Weight("a", (128,), True, False), Weight("b", (256,), True, True)]
+    measured = Recording(MODE, {"start": [], "head": []}, {}, ["0"]).measure({})
+    assert measured.data_bytes == 0
+    held = Ledger()
+    WholeRules(weights, 2, True, False).hold_state(held)
+    assert held.held == {"parameters": 1536, "optimizer state": 2048, "gradients": 1024}
+    held = Ledger()
+    ShardedRules([weights], [], 2, 2, True, True).hold_state(held)
+    assert held.held == {"parameters": 1024, "optimizer state": 1024, "gradients": 512}
+
+
+def test_modes_without_a_recording_name_the_setting(tiny):
+    with pytest.raises(NotRecorded, match="chunks=2"):
+        find_recording("tiny", {**MODE, "chunks": 2})
+    with pytest.raises(NotRecorded, match="nowhere"):
+        find_recording("nowhere", MODE)
+
+
+def test_files_keep_recordings(tiny, tmp_path):
+    write_recordings(tmp_path / "tiny.json.gz", tiny, {"torch": "2.13"})
+    again = read_recordings(tmp_path / "tiny.json.gz")
+    assert [one.segments for one in again] == [one.segments for one in tiny]
+    assert [one.weights for one in again] == [one.weights for one in tiny]
+
+
+IN_SIZES = {
+    *("task", "model", "model_path", "model_layers", "model_hidden", "model_heads", "model_kv_heads"),
+    *("model_intermediate", "model_patch", "model_vocab", "lora_rank", "image_size", "seq_len"),
+    *("loss_chunk_tokens", "global_batch_size", "micro_batch_size", "optimizer", "momentum"),
+}
+"""Sizes of the model, the batch or the optimizer's state."""
+IN_MODE = {"augment", "packing", "precision", "activation_checkpointing", "strategy"}
+IN_RULES = {
+    *("zeropp", "dp_replicate", "dp_shard", "layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule"),
+    *("cp_method", "sequence_parallel", "reduce_bucket_mib", "gather_bucket_mib", "overlap_reduction"),
+    *("persistent_elements",),
+}
+"""Of layouts and of single strategies: their rules decide."""
+WITHOUT_EFFECT = {"text_columns", "chat_roles", "long_documents", "clip_norm"}
+"""Rows have the same length for every text; gradients are scaled in place."""
+
+
+def test_each_setting_is_decided():
+    """A new setting is irrelevant, a size, a part of the mode or of rules, or has only some recorded values."""
+    decided = {*IRRELEVANT, *PLAIN, *IN_SIZES, *IN_MODE, *IN_RULES, *WITHOUT_EFFECT}
+    assert set(Settings.model_fields) - decided == set()
+    assert decided - set(Settings.model_fields) == set()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["offload=all", "compile=true", "reduce_dtype=bf16", "accumulate=whole", "prefetch_blocks=2"],
+)
+def test_settings_without_rules_are_refused(setting):
+    name, value = setting.split("=")
+    env = {
+        "RUN": "r",
+        "MODEL": "llama-3.2-1b",
+        "DATASET": "metamathqa",
+        "STRATEGY": "fsdp",
+        name.upper(): value,
+    }
+    config = Config.from_env({f"TRAINER_{key}": str(each) for key, each in env.items()})
+    with pytest.raises(NotRecorded, match=name):
+        predict_step(config, 2, 2)
