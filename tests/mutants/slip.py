@@ -30,8 +30,8 @@ class Slip:
         file: where it is planted.
         search: what stands there, exactly once.
         replacement: what the slip makes of it.
-        tests: node ids of pytest, or whole files of tests; together they must fail. Without them: those nearest to
-            the file (find_nearest).
+        tests: functions of tests; together they must fail. Without them: the files nearest to the file
+            (find_nearest).
         operator: what has made it, where it was drawn (drawing.py).
         equivalent: why no user sees anything of it; empty of all others.
     """
@@ -64,7 +64,9 @@ def find_problems(slips: Sequence[Slip], root: Path) -> list[str]:
     problems = [f"{name}: stands in the table more than once" for name, count in counts.items() if count > 1]
     for slip in slips:
         problems += [f"{slip.name}: {problem}" for problem in _find_wrong_text(slip, root)]
-        problems += [f"{slip.name}: there is no {test}" for test in slip.tests if not _is_there(test, root)]
+        problems += [
+            f"{slip.name}: there is no function {test}" for test in slip.tests if not _is_there(test, root)
+        ]
     return problems
 
 
@@ -103,10 +105,10 @@ def _find_wrong_text(slip: Slip, root: Path) -> Iterator[str]:
 
 
 def _is_there(test: str, root: Path) -> bool:
+    """Whether it names a function; of a whole file nothing would tell that the test that sees the slip is gone."""
     path, _, function = test.partition("::")
-    if not (root / path).is_file():
-        return False
-    return not function or f"def {function.partition('[')[0]}(" in (root / path).read_text()
+    text = (root / path).read_text() if (root / path).is_file() else ""
+    return bool(function) and f"def {function.partition('[')[0]}(" in text
 
 
 def find_nearest(module: str, root: Path) -> tuple[str, ...]:

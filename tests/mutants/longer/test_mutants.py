@@ -15,7 +15,7 @@ from tests.mutants.slip import Slip, find_problems, planted, read_slips
 
 ROW = (
     '[[slip]]\nname = "{}"\nsays = ""\nfile = "sums.py"\nsearch = "{}"\nreplacement = "{}"\n'
-    'tests = ["test_sums.py"]\n'
+    'tests = ["test_sums.py::test_sum"]\n'
 )
 SLIP = Slip("sum", "a difference", "sums.py", "a + b", "a - b", ("test_sums.py::test_sum",))
 

@@ -1,5 +1,7 @@
 """Kernels by name and length: exact sums, numpy's percentiles, counts that add up over ranks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from stratlab.analysis.kernels import (
     build_kernels,
     find_short_share,
     name_copy,
+    sort_collectives,
     sum_durations,
 )
 from stratlab.analysis.lanes import build_lanes
@@ -170,6 +173,8 @@ def test_late_rank_waits_for_nobody_and_the_others_for_it(tmp_path):
     assert (early.arrived_last, late.arrived_last) == (0, 3)
     # it waited from 600 to 700 of each step, and compute covered that: nothing of the waiting is exposed
     assert (early.exposed_ms, early.exposed_wait_ms) == (0.3, 0.0)
+    shorter = replace(early, name="a", total_ms=0.8)
+    assert sort_collectives([shorter, late, early]) == [early, late, shorter], "by its longest rank"
 
 
 def grouped(rank, groups, told=True):

@@ -138,9 +138,10 @@ def test_page_is_self_contained_and_escapes_names(tmp_path):
     report["quality"] = [{"action": "noted", "reason": HOSTILE, "file": HOSTILE, "rank": 0}]
     report["hta"][0]["reason"] = report["clocks"]["reason"] = report["merged"]["reason"] = HOSTILE
     report["copies"][0]["kind"] = HOSTILE
-    report["recommendations"] = [RULE | {"title": HOSTILE}]
+    report["recommendations"] = [RULE | {"title": HOSTILE}] * 4
     html = write_page(report, tmp_path)
     assert HOSTILE not in html and "sm90_xmma_gemm_bf16&lt;script&gt;" in html and "&amp; co" in html
+    assert html.partition('<ol class="advice">')[2].partition("</ol>")[0].count("<li>") == 3
     found = Elements(html).found
     assert {tag for tag, _ in found} & {"link", "img", "iframe", "object"} == set()
     assert [tag for tag, _ in found].count("script") == 1  # the page's own, which its policy names

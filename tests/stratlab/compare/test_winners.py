@@ -4,6 +4,7 @@ May the answer be believed: one of three outcomes, the same on every surface."""
 
 import random
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from stratlab.compare.comparison import compare
 from stratlab.compare.report_files import render_page
 from stratlab.compare.run_sources import load_runs
 from stratlab.compare.trust import APART, FAIR, TIMES_APART, WITH_DOUBTS, judge_trust
-from stratlab.compare.winners import build_band, build_pareto
+from stratlab.compare.winners import build_band, build_goals, build_pareto, name_winners
 from stratlab_spec.schedule import FEW_STEPS
 from tests.stratlab.compare.building import build, build_bare_row, judge
 
@@ -53,7 +54,21 @@ def test_fronts_by_hand(points, front):
         for run, (memory, speed) in points.items()
     ]
     (entry,) = build_pareto(rows, [list(points)])
-    assert entry["front"] == front
+    assert (entry["front"], entry["note"]) == (front, "")
+
+
+@pytest.mark.parametrize(("slower", "named"), [(98.0, "a"), (98.5, None)])
+def test_of_single_runs_two_percent_is_a_lead(slower, named):
+    speeds = {"a": 100.0, "b": slower}.items()
+    rows = [build_bare_row(n, strategy=n, samples_per_s=speed, device_type="cuda") for n, speed in speeds]
+    assert name_winners(rows)[0].run == named
+
+
+def test_the_state_shows_only_that_a_run_does_not_fit():
+    sizes = [(4.0, None), (4.1, 1.0), (None, 4.1), (None, 4.0), (None, None)]
+    rows = [build_bare_row(peak_memory_gib=peak, state_memory_gib=state) for peak, state in sizes]
+    found = build_goals(rows, SimpleNamespace(groups=[]), 4.0)["fits"]
+    assert [each["fits"] for each in found] == [True, False, False, None, None]
 
 
 def flag(**facts):

@@ -1,9 +1,14 @@
 """What a rehearsal makes and takes away, what an operator would inject, what is said at the end."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
+from stratlab.rehearsal import check_settings
 from stratlab.rehearsal_plan import build_training_pods, check_free, make_folder, remove_empty, replaced
-from tests.codes import find_codes
+from stratlab.trainer_program import TRAINER, Refused
+from tests.codes import find_codes, refuses
 from tests.stratlab.raised import raised
 
 
@@ -35,6 +40,16 @@ def test_a_finished_run_is_not_overwritten(tmp_path):
         file.unlink()
     (tmp_path / "thesis.tex").touch()
     assert refused(replace=True) == ["SL-folder-taken"]
+
+
+def test_without_a_trainer_no_run_is_started(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n[ $1 = -c ] && echo '[null, []]'\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    pods = [SimpleNamespace(commands=[SimpleNamespace(arguments=TRAINER, env={})])]
+    with refuses(Refused, "SL-trainer-not-installed"):
+        check_settings([SimpleNamespace(name="a", pods=pods)], False, SimpleNamespace(say=print))
 
 
 @pytest.mark.parametrize("new", [True, False])

@@ -17,7 +17,7 @@ from tests.trainer.checkpoint.test_folder import STATE
 from tests.trainer.runs import make_world
 from trainer.checkpoint import attempt as attempts
 from trainer.checkpoint.attempt import deal
-from trainer.checkpoint.state import ShardedStaging
+from trainer.checkpoint.state import ShardedStaging, Staging
 from trainer.checkpoint.store import Checkpoints, find_grace_problem, is_better
 from trainer.checkpoint.writing import load_random_state, random_state, rank_file, save_random_state
 
@@ -77,6 +77,12 @@ def test_by_default_one_is_wanted_after_a_quarter_of_an_hour_by_one_rank(tmp_pat
     assert not checkpoints.is_wanted()
     clock.now += 1
     assert checkpoints.is_wanted() and not other.is_wanted()
+    checkpoints._writing = SimpleNamespace(done=lambda: False)
+    others = [
+        checkpoints_of(tmp_path, **each) for each in ({"checkpoint_every": 7}, {"checkpoint_minutes": 0})
+    ]
+    clock.now += 1e6
+    assert not any(each.is_wanted() for each in (checkpoints, *others))
 
 
 def test_files_are_dealt_by_their_bytes():
@@ -123,6 +129,16 @@ def test_a_planted_call_is_refused_by_the_name_of_its_file(tmp_path):
     assert not (tmp_path / "ran").exists()
     torch.load(rank_file(tmp_path, 0), weights_only=False)
     assert (tmp_path / "ran").exists(), "what is guarded against happens without the guard"
+
+
+def test_copies_stand_apart_in_memory_that_is_taken_anew_only_for_more():
+    staging = Staging()
+    first = staging.copy([torch.ones(1000), torch.arange(3)])
+    assert [copy.untyped_storage().nbytes() for copy in first] == [4000, 24], "else a file holds all"
+    held = staging.held_bytes
+    (again,) = staging.copy([torch.full((999,), 2.0)])
+    assert again.data_ptr() == first[0].data_ptr() and staging.held_bytes == held
+    assert staging.copy([torch.ones(5000)])[0].sum() == 5000 and staging.held_bytes > held
 
 
 def test_what_is_saved_at_a_stop_is_waited_for(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,6 +30,12 @@ def test_collectives_are_counted_in_one_step_from_the_third_on_that_is_not_profi
             if watch is not None:
                 watched.append(step)
     assert watched == [counted] and None not in (recorder.wire, recorder.products)
+
+
+def test_ranks_are_compared_behind_the_warm_up_and_not_beside_a_profile():
+    recorder = Recorder(None, 1, 10)
+    counted = [step for step in range(1, 11) if recorder._counts(SimpleNamespace(profiled=step == 7))]
+    assert counted == [6, 9, 10]
 
 
 @pytest.fixture

@@ -107,6 +107,7 @@ def test_operations_are_those_that_torch_counts(name):
     rotary = 2 * SEQ * shape.head_dim // 2  # positions times frequencies, one small product
     forward = count_flops_per_token(shape, SEQ, causal=False) / 3 * SEQ
     assert counter.get_total_flops() - forward in (0, rotary)
+    assert decoder.forward_flops.weights == 2 * SEQ * decoder_shapes.count_matmul_parameters(shape)
 
 
 def test_the_head_of_a_tied_model_is_the_embedding():

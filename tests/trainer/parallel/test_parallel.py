@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from trainer.models.decoder import documents_of
 from trainer.models.decoder_build import build_decoder
 from trainer.models.mixed_precision import apply_low_precision
 from trainer.parallel import nd_engine
-from trainer.parallel.fully_shard import _sharded_parameters, apply_prefetch, apply_sharding
+from trainer.parallel.fully_shard import _sharded_parameters, apply_prefetch, apply_sharding, apply_sync
 from trainer.parallel.pipeline import apply_stage, layers_of
 
 
@@ -73,6 +74,12 @@ def test_those_that_come_next_first() -> None:
     found = tell(2)
     assert [block.forward for block in found] == [["1", "2", "2 experts"], ["2", "2 experts", "3"], ["3"], []]
     assert [block.backward for block in found] == [[], ["0"], ["1", "0"], ["2", "2 experts", "1"]]
+
+
+@pytest.mark.parametrize(("sharded", "setter"), [(True, "all_reduce"), (False, "gradient_sync")])
+def test_accumulated_shards_wait_only_with_what_goes_to_replicas(sharded, setter):
+    apply_sync(model := Mock(), sharded, completes_step=False)
+    assert model.method_calls == [getattr(call, f"set_requires_{setter}")(False)]
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.layout import broken_rules
+from stratlab_spec.models.model_specs import model_problems
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import (
     block_bytes,
@@ -77,6 +79,14 @@ def test_recomputed_blocks_that_cannot_be_compiled_are_refused_with_the_reason(r
     assert refused(tp=2) == ["SL-compile-tp"] * (recomputed == "blocks")
     eager = config.model_copy(update={"compile": False})
     assert list(refused_compositions(eager, experts=True, cp=2, tp=2)) == []
+
+
+def test_layout_and_model_ask_for_these_rules():
+    given = {"run": "try", "dataset": "arithmetic", "compile": True, "activation_checkpointing": "blocks"}
+    nd = {"model": "qwen_tiny", "strategy": "nd", "layout": "given", "seq_len": 64}
+    assert "SL-compile-cp" in find_codes(broken_rules(Config(**given, **nd, cp=2), 2))
+    found = model_problems(Config(**given, model="qwen_moe_tiny", strategy="fsdp"))
+    assert find_codes(found) == ["SL-compile-experts"]
 
 
 def codes(env: dict[str, str], *, world_size=4, per_node=2, gpu=True, **settings) -> list[str]:

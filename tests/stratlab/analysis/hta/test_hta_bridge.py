@@ -2,6 +2,7 @@
 
 import csv
 import json
+import resource
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +13,7 @@ from stratlab.analysis.hta_analyses import (
     ANALYSES,
     Analysis,
     Scene,
+    apply_memory_limit,
     describe_failure,
     find_free_bytes,
     lacked_memory,
@@ -145,6 +147,15 @@ def test_what_the_container_may_still_take(tmp_path):
         (old / "memory.limit_in_bytes").write_text(f"{text}\n")
         assert find_free_bytes(old.parent, tmp_path / "meminfo") == free
     assert find_free_bytes() > 100 * MIB
+
+
+@pytest.mark.parametrize(("hard", "allowed"), [(resource.RLIM_INFINITY, 5), (9, 5), (3, 3)])
+def test_the_limit_of_a_process_is_never_above_the_hard_one(monkeypatch, hard, allowed):
+    taken = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (0, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: taken.append(limits))
+    apply_memory_limit(5)
+    assert taken == [(allowed, allowed)]
 
 
 def test_what_is_a_lack_of_memory():
