@@ -30,6 +30,7 @@ from stratlab_spec.memory.prediction import Verdict
 from stratlab_spec.memory.profiles import (
     FOLDER,
     GIB,
+    SHIPPED,
     OperationsFile,
     Question,
     find_operations,
@@ -180,7 +181,7 @@ def _answer(
     except Refused as failure:
         return Unknown(question, _name_settings(question, str(failure)), CANNOT_START)
     except NotRecorded as failure:
-        if file := find_operations(counted, question):
+        if file := find_operations([*counted, *read_operations([SHIPPED])], question):
             return predict(question, file, device_gib)
         return Unknown(
             question,

@@ -20,6 +20,7 @@ from stratlab_spec.memory.profiles import (
     CUDA,
     FOLDER,
     GIB,
+    SHIPPED,
     OperationsFile,
     Question,
     ask_of_run,
@@ -230,9 +231,14 @@ def forecast_memory(
     if file is None:
         try:
             file = simulate_run(question)
-        except (NotRecorded, Refused) as reason:
+        except Refused as reason:
             log.info("memory_forecast: %s", reason)
-            return None
+        except NotRecorded as reason:
+            file = find_operations([*read_operations([SHIPPED])], question, rules)
+            if file is None:
+                log.info("memory_forecast: no recorded steps for %s", reason)
+    if file is None:
+        return None
     workspace_gib = WORKSPACE_GIB if rules == CUDA else 0.0
     return Forecast(question, file, workspace_gib, file.is_upper_bound(question))
 
