@@ -31,8 +31,8 @@ from trainer.data.batches import Batch
 from trainer.distributed.world import gather_objects
 from trainer.engine import as_sums
 from trainer.engines.torch_engine import TorchEngine, apply_compile, build_optimizer
-from trainer.measuring import Phases
 from trainer.measuring.held_tensors import local_part
+from trainer.measuring.phases import Phases
 from trainer.models.decoder import documents_of, restore_buffers
 from trainer.models.weights import Weights
 from trainer.parallel import Meshes
