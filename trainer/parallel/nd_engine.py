@@ -35,10 +35,10 @@ from trainer.measuring.held_tensors import local_part
 from trainer.measuring.phases import Phases
 from trainer.models.decoder import documents_of, restore_buffers
 from trainer.models.weights import Weights
-from trainer.parallel import Meshes
 from trainer.parallel.context import apply_context, split_context
 from trainer.parallel.expert import apply_experts
 from trainer.parallel.fully_shard import apply_sharding, apply_sync
+from trainer.parallel.meshes import Meshes
 from trainer.parallel.pipeline import (
     LabelledStage,
     apply_stage,

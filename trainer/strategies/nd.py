@@ -29,7 +29,7 @@ from torch import nn
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
 from trainer.models.weights import open_weights
-from trainer.parallel import build_meshes
+from trainer.parallel.meshes import build_meshes
 from trainer.parallel.nd_engine import ScheduleEngine, build_stages
 from trainer.run import Run
 

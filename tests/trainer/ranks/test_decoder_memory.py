@@ -37,9 +37,9 @@ def _hold(chosen, shape, layout, ranks):
     from trainer.measuring.held_tensors import local_part
     from trainer.models.decoder import Decoder, build_hugging_face
     from trainer.models.lora import apply_lora
-    from trainer.parallel import build_meshes
     from trainer.parallel.expert import apply_experts
     from trainer.parallel.fully_shard import apply_sharding
+    from trainer.parallel.meshes import build_meshes
     from trainer.parallel.pipeline import apply_stage, layers_of
     from trainer.parallel.tensor import apply_tensor
 
