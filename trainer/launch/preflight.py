@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stratlab_spec.layout import broken_rules
+from stratlab_spec.layout.mesh_rules import broken_rules
 from stratlab_spec.memory.fit import Choice, choose_on_device, fit_problems, largest_device_bytes
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import (

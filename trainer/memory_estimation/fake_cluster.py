@@ -35,7 +35,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import distributed as ddp
 from torch.testing._internal.distributed import fake_pg
 
-from stratlab_spec.layout import resolve_layout
+from stratlab_spec.layout.nd_layout import resolve_layout
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import STRATEGIES

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 
-from stratlab_spec.layout import count_stages
+from stratlab_spec.layout.nd_layout import count_stages
 from stratlab_spec.memory.model_state import EMBEDDING, HEAD
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import accumulates_sharded
