@@ -41,7 +41,7 @@ from trainer.data.batches import Batch
 from trainer.distributed.consensus import open_disk_group
 from trainer.distributed.world import Precision, processor_name, read_world
 from trainer.engines.torch_engine import TorchEngine
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.metrics.tracking import Recorder
 from trainer.models.model_with_loss import ClassLoss, Learner
 from trainer.run import Run, build_run

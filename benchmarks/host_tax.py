@@ -35,9 +35,9 @@ from trainer.distributed.world import Precision, processor_name, read_world
 from trainer.engine import StepResult
 from trainer.engines.torch_engine import TorchEngine
 from trainer.loop import train
-from trainer.measuring import Phases
 from trainer.measuring.hardware import Meter
 from trainer.measuring.memory import TrainingMemory, open_counters
+from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.metrics.tracking import Recorder
 from trainer.models.model_with_loss import ClassLoss, Learner

@@ -33,7 +33,7 @@ from trainer.data.batches import Batch
 from trainer.distributed.world import Precision, processor_name, read_world
 from trainer.engine import Engine
 from trainer.engines.deepspeed_config import ZERO
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.models.model_with_loss import ClassLoss, Learner
 from trainer.run import build_run
 from trainer.strategies import build_engine

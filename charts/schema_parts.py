@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from stratlab_spec import settings as reserved_folders
+from stratlab_spec.settings import reserved_folders
 from stratlab_spec.settings.fields import YEAR_S
 
 Schema = dict[str, Any]

@@ -27,7 +27,7 @@ from experiments.part_run import run_part
 from experiments.result import ROOT, Outcome
 from stratlab import UserError
 from stratlab.machine import Interrupted, signals_raise
-from stratlab.sweep import only_one
+from stratlab.sweep.state import only_one
 
 OUT = ROOT / "experiments-results"
 FOUND = "found.json"

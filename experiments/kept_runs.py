@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from stratlab.analysis.run_analysis import analyze_run
-from stratlab.traces import Args
+from stratlab.traces.kineto_events import Args
 
 ARCHIVE = "runs.tar.xz"
 MOST_BYTES = 300_000

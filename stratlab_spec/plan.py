@@ -11,7 +11,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from stratlab_spec.layout import Axes, Layout, resolve_axes
+from stratlab_spec.layout.axes import Axes
+from stratlab_spec.layout.mesh_rules import resolve_axes
+from stratlab_spec.layout.nd_layout import Layout
 from stratlab_spec.memory.fit import Choice, choose_on_device, depends_on_device
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.schedule import Schedule, build_schedule, count_micro_batches

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeGuard
 
-from stratlab_spec.settings import step_problems
 from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.faults import step_problems
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class StrategyRow:
     file: str
     """In trainer/strategies: the module whose `build` makes its engine."""
     axes: tuple[str, ...]
-    """Axes of the mesh that it may use (stratlab_spec/layout/__init__.py). The first one takes the unclaimed
+    """Axes of the mesh that it may use (stratlab_spec/layout/axes.py). The first one takes the unclaimed
     processes. If none are claimed, dp_shard of two axes takes the processes of one node: the fast links."""
     builds_empty: Literal["nobody", "others", "everybody"]
     """Ranks whose model comes without memory (strategies): the weights arrive in shards from rank 0, or each rank

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import torch
 
-from stratlab_spec.settings import KINDS, Fault, read_faults
+from stratlab_spec.settings.faults import KINDS, Fault, read_faults
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.data.batches import Batch
 from trainer.run import Run

@@ -9,9 +9,9 @@ from trainer.data.batches import Batch
 from trainer.distributed.consensus import Agreement
 from trainer.engine import Engine
 from trainer.hang_detection.heartbeat import STEP
-from trainer.measuring import Phases
 from trainer.measuring.held_tensors import set_aside
 from trainer.measuring.memory import TrainingMemory
+from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.metrics.tracking import Recorder
 from trainer.run import Run

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from stratlab_spec.layout import Axes, mesh_names
+from stratlab_spec.layout.axes import Axes, mesh_names
 from stratlab_spec.plan import Plan
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config

@@ -54,10 +54,10 @@ from trainer.launch.ledger import read_pod_name
 from trainer.launch.rendezvous import leave_mark, read_rank
 from trainer.launch.torchrun import refuse
 from trainer.loop import train
-from trainer.measuring import Phases
 from trainer.measuring.hardware import MachineLoad, Meter
 from trainer.measuring.held_tensors import Census
 from trainer.measuring.memory import TrainingMemory, open_counters
+from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.metrics.final import write_results
 from trainer.metrics.progress import ProgressLog

@@ -34,8 +34,9 @@ from stratlab.analysis.hta_analyses import (
     apply_memory_limit,
     describe_failure,
 )
-from stratlab.traces import UNDECODABLE, Oddities, decode_head, repair_piece
 from stratlab.traces.chunks import split_events
+from stratlab.traces.kineto_events import UNDECODABLE
+from stratlab.traces.repair import Oddities, decode_head, repair_piece
 
 FIELDS = ("cat", "name", "pid", "tid", "ts", "dur")
 NONE: dict[str, Any] = {}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from stratlab.analysis.collective_calls import CallKind, Calls, Match
 from stratlab.analysis.lanes import Lanes
 from stratlab.analysis.time_breakdown import Partition
-from stratlab.traces import COPY_CATEGORIES
+from stratlab.traces.kineto_events import COPY_CATEGORIES
 from stratlab.traces.trace import Trace, find_steps
 from stratlab_spec.trace_events import Times
 

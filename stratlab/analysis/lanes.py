@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces import COLLECTIVE_OPERATORS, COPY_CATEGORIES, RECORD
+from stratlab.traces.kineto_events import COLLECTIVE_OPERATORS, COPY_CATEGORIES, RECORD
 from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, PROFILER_STEP, UNTOLD, Trace
 from stratlab_spec.trace_events import (
     COMMUNICATION_KERNEL,

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from stratlab.progress import SweepDisplay
-    from stratlab.sweep import Decision, State
     from stratlab.sweep.definition import Tune
     from stratlab.sweep.execution import Result
     from stratlab.sweep.planned_release import Planned, Release
+    from stratlab.sweep.state import Decision, State
 
 
 CHECKING = "checking the settings of every release"
@@ -161,7 +161,6 @@ def sweep(
     from stratlab.helm import find_helm
     from stratlab.machine import Interrupted, signals_raise
     from stratlab.progress import SweepDisplay
-    from stratlab.sweep import only_one, read_state, state_file, tuning_file
     from stratlab.sweep.definition import list_varied, read_sweep
     from stratlab.sweep.execution import (
         ClusterPlace,
@@ -174,6 +173,7 @@ def sweep(
     )
     from stratlab.sweep.helm_release import Site
     from stratlab.sweep.planned_release import build_sweep_plan, check_settings, foretell_all
+    from stratlab.sweep.state import only_one, read_state, state_file, tuning_file
     from stratlab.sweep.tuning_loop import Workbench, check_candidates, tune_strategies
     from stratlab.sweep.tuning_search import name_tuning
 

@@ -22,7 +22,7 @@ from stratlab.compare.placement import KINDS, ComparedRun
 from stratlab.compare.rules import MOMENTS, RULES, SIZES, Difference, Rule
 from stratlab.run_directory.record import RunRecord
 from stratlab.wording import ask_nearest, format_fact
-from stratlab_spec.settings import take_new_names
+from stratlab_spec.settings.old_names import take_new_names
 from stratlab_spec.strategies import KNOBS
 
 UNKNOWN = "unknown"

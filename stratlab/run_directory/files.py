@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 from stratlab import NothingThere, UserError
 from stratlab_spec.run_directory import write_json
-from stratlab_spec.settings import take_new_names
+from stratlab_spec.settings.old_names import take_new_names
 
 MARKS = ("config.json", "attempts.jsonl", "metrics.jsonl", "summary.json")  # one of them makes a folder a run
 RUN_FOLDERS = frozenset(

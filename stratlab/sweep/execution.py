@@ -28,10 +28,10 @@ from stratlab.progress import SweepDisplay
 from stratlab.rehearsal import rehearse_run
 from stratlab.rehearsal_plan import PlannedRun, RehearsalRequest, build_rehearsal_plan, make_folder
 from stratlab.run_directory.record import read_run
-from stratlab.sweep import ENDED, Decision, SeenRelease, State, decide, only_one, read_state
 from stratlab.sweep.definition import cannot_start, list_varied
 from stratlab.sweep.helm_release import Site, look_at, uninstall, work
 from stratlab.sweep.planned_release import Planned, build_sweep_plan
+from stratlab.sweep.state import ENDED, Decision, SeenRelease, State, decide, only_one, read_state
 from stratlab.sweep.tuning_loop import SweepTarget, Workbench, tune_strategies
 from stratlab.sweep.tuning_search import name_tuning
 from stratlab.tracking_server import run_server

@@ -36,8 +36,8 @@ from stratlab.cluster.workloads import (
 )
 from stratlab.helm import HelmFailed, run_helm, write_values
 from stratlab.progress import SweepDisplay
-from stratlab.sweep import Decision, SeenRelease, State
 from stratlab.sweep.planned_release import Planned, hash_asked
+from stratlab.sweep.state import Decision, SeenRelease, State
 
 LOOK_S, INSTALL_S, UNINSTALL_S = 60, 300, 330
 TICK_S = 1.0

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from stratlab import UserError
 from stratlab.compare.run_sources import keep_tuning
 from stratlab.progress import SweepDisplay
-from stratlab.sweep import ENDED, State
 from stratlab.sweep.definition import Sweep, Tune
 from stratlab.sweep.planned_release import Planned, Release, build_sweep_plan, check_settings, expand
+from stratlab.sweep.state import ENDED, State
 from stratlab.sweep.tuning_search import (
     METRICS,
     MeasuredCandidate,

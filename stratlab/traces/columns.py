@@ -23,7 +23,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces import (
+from stratlab.traces.chunks import split_events
+from stratlab.traces.kineto_events import (
     COLLECTIVE_OPERATORS,
     ELEMENT_BYTES,
     GPU_CATEGORIES,
@@ -33,10 +34,9 @@ from stratlab.traces import (
     Event,
     ExactTimes,
     Number,
-    decode_odd_piece,
     decode_piece,
 )
-from stratlab.traces.chunks import split_events
+from stratlab.traces.repair import decode_odd_piece
 from stratlab_spec.trace_events import UNLINKED_CATEGORIES
 
 HARDWARE = "Ascend Hardware"

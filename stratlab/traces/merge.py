@@ -23,9 +23,9 @@ import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-from stratlab.traces import NO_CLOCK, decode_head, decode_odd_piece, read_base_ns
 from stratlab.traces.chunks import TraceError, say_unreadable, split_events
 from stratlab.traces.merged_events import ABSENT, Renamed, clean, read_ns
+from stratlab.traces.repair import NO_CLOCK, decode_head, decode_odd_piece, read_base_ns
 
 LEVEL = 1  # level 6 needs six times as long and saves a quarter
 GZIP = 16 + zlib.MAX_WBITS  # without name and time, so that equal content gives equal files

@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from stratlab.traces import UNDECODABLE, Oddities, decode_piece, repair_piece
 from stratlab.traces.chunks import TraceError, build_not_json
+from stratlab.traces.kineto_events import UNDECODABLE, decode_piece
+from stratlab.traces.repair import Oddities, repair_piece
 
 # Perfetto treats the thread with its process's number as thread 0: stay above the numbers of streams and threads
 FIRST_PROCESS = 10_000_000

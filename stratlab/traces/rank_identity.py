@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from stratlab.traces import LATEST_NS, NO_CLOCK, decode_head, say_no_head
 from stratlab.traces.chunks import LIMITS, TraceError, read_blocks, read_head, say_unreadable, split_events
+from stratlab.traces.repair import LATEST_NS, NO_CLOCK, decode_head, say_no_head
 
 INFO_KEY = b'"distributedInfo"'
 

@@ -15,19 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces import (
-    GPU_CATEGORIES,
-    UNDECODABLE,
-    Behind,
-    Event,
-    Oddities,
-    decode_head,
-    decode_piece,
-    read_base_ns,
-    repair_piece,
-)
 from stratlab.traces.chunks import TraceError, split_placed
 from stratlab.traces.columns import MARK, Columns, Processes, read_processes
+from stratlab.traces.kineto_events import GPU_CATEGORIES, UNDECODABLE, Behind, Event, decode_piece
+from stratlab.traces.repair import Oddities, decode_head, read_base_ns, repair_piece
 from stratlab_spec.trace_events import LABELS, STEP, Intervals, Mask, Times, build_union, is_within
 
 LABEL_CATEGORIES = (

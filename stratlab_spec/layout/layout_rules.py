@@ -17,7 +17,7 @@ from stratlab_spec.settings.fields import Settings
 from stratlab_spec.settings.library_rules import accumulates_sharded, refused_compositions
 
 if TYPE_CHECKING:
-    from stratlab_spec.layout import Axes
+    from stratlab_spec.layout.axes import Axes
     from stratlab_spec.models.decoder import DecoderShape
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")

@@ -17,16 +17,16 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stratlab_spec.layout import (
+from stratlab_spec.layout.axes import Axes
+from stratlab_spec.layout.layout_rules import broken_layout_rules
+from stratlab_spec.layout.nd_layout import (
     FIRST_DIMENSIONS,
     OWN_SEQUENCE_AXIS_FROM,
-    Axes,
     Layout,
     build_layout,
     find_ep,
     resolve_layout,
 )
-from stratlab_spec.layout.layout_rules import broken_layout_rules
 from stratlab_spec.memory.model_state import RankMemory, describe_ranks
 from stratlab_spec.memory.prediction import (
     describe_remedies,

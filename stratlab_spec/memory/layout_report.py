@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.layout import Layout, count_stages
+from stratlab_spec.layout.nd_layout import Layout, count_stages
 from stratlab_spec.memory.fit import STATE, Need, choose_layout, largest_device_bytes, measure_needs
 from stratlab_spec.memory.model_state import RankMemory, describe_ranks
 from stratlab_spec.memory.profiles import GIB

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from stratlab_spec.layout import Axes, Layout, count_stages
+from stratlab_spec.layout.axes import Axes
+from stratlab_spec.layout.nd_layout import Layout, count_stages
 from stratlab_spec.models.decoder import DecoderShape, split_layers, weight_shapes
 from stratlab_spec.models.teacher import count_teacher_bytes
 from stratlab_spec.registry import count_moments

@@ -22,8 +22,8 @@ from stratlab_spec.models.decoder import VIRTUAL_STAGES
 from stratlab_spec.models.model_specs import IMAGE_SIZES
 from stratlab_spec.registry import SIZES
 from stratlab_spec.schedule import count_micro_batches
-from stratlab_spec.settings import take_new_names
 from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.old_names import take_new_names
 from stratlab_spec.settings.wording import as_text
 
 GIB = 2**30

@@ -18,8 +18,9 @@ from typing import Any, get_args
 from pydantic import ValidationError, model_validator
 
 from stratlab_spec.registry import FINETUNED, FINETUNED_NETWORKS, SIZES
-from stratlab_spec.settings import KINDS, RENAMED, take_new_names
+from stratlab_spec.settings.faults import KINDS
 from stratlab_spec.settings.fields import MODELS, Refusal, Settings
+from stratlab_spec.settings.old_names import RENAMED, take_new_names
 from stratlab_spec.settings.rules import broken_settings
 
 _CALLED = (

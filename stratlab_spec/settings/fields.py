@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from stratlab_spec.registry import FINETUNED_NETWORKS, NETWORKS
-from stratlab_spec.settings import (
-    COLUMNS_PATTERN,
-    FAULTS,
-    KINDS,
-    is_reserved,
-    number_problem,
-    parse_text_columns,
-)
+from stratlab_spec.settings.bounds import number_problem
+from stratlab_spec.settings.faults import FAULTS, KINDS
+from stratlab_spec.settings.reserved_folders import is_reserved
+from stratlab_spec.settings.text_columns import COLUMNS_PATTERN, parse_text_columns
 from stratlab_spec.strategies import STRATEGIES
 
 if TYPE_CHECKING:

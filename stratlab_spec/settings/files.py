@@ -19,9 +19,10 @@ from typing import Any
 
 import yaml
 
-from stratlab_spec.settings import RENAMED, take_new_names, text_pattern, with_bounds
+from stratlab_spec.settings.bounds import text_pattern, with_bounds
 from stratlab_spec.settings.config import PREFIX, Config, ConfigError
 from stratlab_spec.settings.fields import HUB_ID, MODELS
+from stratlab_spec.settings.old_names import RENAMED, take_new_names
 
 NOTHING = ("null", "~", "Null", "NULL")
 """YAML's words for an empty value: the setting counts as not set."""

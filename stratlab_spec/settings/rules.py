@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stratlab_spec.registry import FINETUNED_NETWORKS, OPTIMIZERS, SIZES, list_own_settings, misplaced_sizes
-from stratlab_spec.settings import fault_problems
+from stratlab_spec.settings.faults import fault_problems
 from stratlab_spec.settings.fields import TEXT_MODELS, VIT_MODELS, Settings
 from stratlab_spec.strategies import KNOBS, STRATEGIES
 

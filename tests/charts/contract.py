@@ -1,6 +1,6 @@
 """The trainer accepts what a chart renders, and the analysis looks where the trainer writes."""
 
-from stratlab_spec.layout import resolve_axes
+from stratlab_spec.layout.mesh_rules import resolve_axes
 from stratlab_spec.settings.config import Config
 from tests.charts.rendering import (
     analysis_pod,

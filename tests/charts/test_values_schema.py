@@ -9,7 +9,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from charts.values_schema import main, values_schema
-from stratlab_spec.settings import number_problem
+from stratlab_spec.settings.bounds import number_problem
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.charts.bad_values import (
     BAD,

@@ -149,7 +149,7 @@ def _train(config: Config, disturbed: bool) -> dict[str, float]:
     from trainer.data import open_data
     from trainer.data.batches import Share
     from trainer.distributed.world import read_world, resolve_precision
-    from trainer.measuring import Phases
+    from trainer.measuring.phases import Phases
     from trainer.run import build_run
     from trainer.strategies import build_engine, builds_empty
     from trainer.tasks import open_task

@@ -8,8 +8,8 @@ import yaml
 from docs.building.sweep_page import write_sweep
 from stratlab.sweep.definition import Sweep, Tune
 from stratlab_spec.exit_codes import REASONS
-from stratlab_spec.settings import KINDS
 from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.faults import KINDS
 from stratlab_spec.settings.fields import Settings
 from tests.documents.commands import ROOT
 from tests.documents.test_commands import find_problems as find_command_problems

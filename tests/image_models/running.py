@@ -59,7 +59,7 @@ def _train_in_fp64(cell: Cell) -> dict[str, list[float]]:
     from tests.trainer.runs import run_of
     from trainer.data.batches import Share
     from trainer.distributed.world import Precision
-    from trainer.measuring import Phases
+    from trainer.measuring.phases import Phases
     from trainer.strategies import build_engine
     from trainer.tasks.image_task import ImageTask
 

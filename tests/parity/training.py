@@ -102,7 +102,7 @@ def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:
     from tests.quantizer_stand_in import load_stand_in
     from tests.trainer.runs import run_of
     from trainer.data.batches import SampleOrder, Share, build_batch
-    from trainer.measuring import Phases
+    from trainer.measuring.phases import Phases
     from trainer.models import build_model
     from trainer.strategies import build_engine, builds_empty
 

@@ -111,7 +111,7 @@ def build(case: Case, checkpoints: Path, **changes: Any) -> tuple[Any, Callable[
     """(engine, step -> this rank's batch, axes), by the functions that trainer/worker.py calls."""
     from stratlab_spec.settings.config import Config
     from tests.trainer.runs import run_of
-    from trainer.measuring import Phases
+    from trainer.measuring.phases import Phases
     from trainer.models.decoder_build import build_decoder
     from trainer.strategies import build_engine, builds_empty
 

@@ -27,7 +27,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stratlab_spec.layout import Axes
+from stratlab_spec.layout.axes import Axes
 from stratlab_spec.memory.model_state import EMBEDDING, HEAD, tensor_dimension
 from stratlab_spec.models.decoder import DecoderShape, parameter_shapes, split_layers
 from stratlab_spec.settings.library_rules import recomputes

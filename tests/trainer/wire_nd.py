@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stratlab_spec.layout import count_stages, resolve_layout
+from stratlab_spec.layout.nd_layout import count_stages, resolve_layout
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import accumulates_sharded, reshards_after_forward

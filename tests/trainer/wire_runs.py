@@ -114,8 +114,8 @@ def measure(run: Run, out: Path) -> None:
     from trainer.data import open_data
     from trainer.data.batches import SampleOrder, Share, build_batch
     from trainer.engines.deepspeed_config import FORCED_GATHERS, ZERO
-    from trainer.measuring import Phases
     from trainer.measuring.operators import WireCounter
+    from trainer.measuring.phases import Phases
     from trainer.models import build_model
     from trainer.models.mixed_precision import is_product_weight
     from trainer.strategies import build_engine, builds_empty

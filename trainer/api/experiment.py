@@ -23,7 +23,7 @@ from typing import Any, Literal, SupportsIndex
 
 from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.layout import broken_rules
+from stratlab_spec.layout.mesh_rules import broken_rules
 from stratlab_spec.models.model_specs import lone_value_problem, model_problems
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.files import is_passable

@@ -11,8 +11,8 @@ from typing import Any
 
 from stratlab_spec.models.model_specs import has_batch_norm, hash_names
 from stratlab_spec.run_directory import RunDirectory, read_line
-from stratlab_spec.settings import take_new_names
 from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.old_names import take_new_names
 from stratlab_spec.settings.rules import CLASS_NAMES_SHA256, continuation_problems, resolved_problems
 from trainer.checkpoint.folder import MANIFEST, STEP, CheckpointFolder, Chosen, TrainingState
 

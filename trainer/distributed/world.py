@@ -34,8 +34,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from stratlab_spec.layout import AXES as MESH_AXES
-from stratlab_spec.layout import Axes
+from stratlab_spec.layout.axes import AXES as MESH_AXES
+from stratlab_spec.layout.axes import Axes
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import ND_AXES
 from trainer.distributed import read_node

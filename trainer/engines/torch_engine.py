@@ -24,8 +24,8 @@ from trainer.checkpoint import state as native_state
 from trainer.checkpoint.state import ShardedStaging, StatePart
 from trainer.data.batches import Batch
 from trainer.engine import Snapshot, StepResult, add_up, as_sums, build_result
-from trainer.measuring import Phases
 from trainer.measuring.held_tensors import Observed, local_part, state_tensors
+from trainer.measuring.phases import Phases
 from trainer.models.mixed_precision import LossScale
 from trainer.run import Run
 

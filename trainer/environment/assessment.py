@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stratlab_spec.findings import Finding
-from trainer.environment import (
+from trainer.environment.findings import (
     STOPPED,
     Asked,
     Facts,

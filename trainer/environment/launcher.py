@@ -26,19 +26,9 @@ from stratlab_spec.exit_codes import AcceleratorsMissing, PeerLost
 from stratlab_spec.findings import Finding
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import Config, ConfigError
-from trainer.environment import (
-    FOLDER,
-    POLL_S,
-    PROBLEM,
-    STOPPED,
-    Asked,
-    Board,
-    describe,
-    find_pod_index,
-    open_board,
-    problem,
-)
 from trainer.environment.assessment import judge
+from trainer.environment.board import FOLDER, POLL_S, Board, find_pod_index, open_board
+from trainer.environment.findings import PROBLEM, STOPPED, Asked, describe, problem
 from trainer.launch import torchrun as visibility
 from trainer.launch.ledger import end, leave_last_words, read_pod_name
 from trainer.launch.preflight import Pods, read_pods

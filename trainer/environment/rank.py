@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from stratlab_spec.settings.config import Config
 from trainer.distributed import read_node
-from trainer.environment import FOLDER, reach_board
+from trainer.environment.board import FOLDER, reach_board
 from trainer.environment.probes import (
     compare_clocks,
     describe_device,

@@ -14,8 +14,8 @@ from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.models.model_specs import default_image_size
 from stratlab_spec.run_directory import RunDirectory, write_json
-from stratlab_spec.settings import take_new_names
 from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.old_names import take_new_names
 from stratlab_spec.settings.wording import spell_options
 from trainer.data.files import check_classes, check_held_out, evaluated
 from trainer.distributed import trust_given

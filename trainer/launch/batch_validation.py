@@ -29,7 +29,7 @@ def check_shape(env: Mapping[str, str]) -> dict[str, Any]:
 
     It does not look at models or teachers in a folder or on the hub.
     """
-    from stratlab_spec.layout import shape_problems
+    from stratlab_spec.layout.mesh_rules import shape_problems
     from trainer.launch.preflight import read_pods
 
     try:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stratlab_spec.layout import broken_rules
+from stratlab_spec.layout.mesh_rules import broken_rules
 from stratlab_spec.memory.fit import Choice, choose_on_device, fit_problems, largest_device_bytes
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import (
@@ -25,8 +25,8 @@ from stratlab_spec.plan import Plan, resolve_plan
 from stratlab_spec.registry import adapter_problems
 from stratlab_spec.run_directory import RunDirectory, read_line
 from stratlab_spec.schedule import build_schedule, plan_problems
-from stratlab_spec.settings import rank_problems, take_new_names
 from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.faults import rank_problems
 from stratlab_spec.settings.fields import MODELS
 from stratlab_spec.settings.library_rules import (
     broken_deepspeed_rules,
@@ -34,6 +34,7 @@ from stratlab_spec.settings.library_rules import (
     has_gpu,
     placement_problems,
 )
+from stratlab_spec.settings.old_names import take_new_names
 from stratlab_spec.settings.rules import snapshot_problems
 from stratlab_spec.settings.wording import name_removal
 from trainer.checkpoint.folder import CheckpointFolder

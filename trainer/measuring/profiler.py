@@ -32,7 +32,7 @@ from stratlab_spec.run_directory import write_json
 from stratlab_spec.step_parts import COMM_EXPOSED_PCT, PROFILED_MS
 from stratlab_spec.trace_events import measure_exposed, read_events
 from trainer.distributed.world import gather_objects
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.run import Run
 
 MOST_EVENTS = 300_000

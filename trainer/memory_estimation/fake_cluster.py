@@ -35,15 +35,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import distributed as ddp
 from torch.testing._internal.distributed import fake_pg
 
-from stratlab_spec.layout import resolve_layout
+from stratlab_spec.layout.nd_layout import resolve_layout
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import STRATEGIES
-from trainer import parallel as submeshes
 from trainer.memory_estimation.storages import HALF, StorageWatch, replaced
 from trainer.models import chunked_cross_entropy as token_loss
 from trainer.models import packing
 from trainer.parallel import expert, nd_engine
+from trainer.parallel.meshes import Meshes
 from trainer.strategies import nd
 
 
@@ -87,7 +87,7 @@ def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
         ddp: {"_verify_param_shape_across_processes": _nothing, "_sync_module_states": _nothing},
         DeviceMesh: {"__init__": _with_values(DeviceMesh.__init__)},
         nd: {"build_meshes": _with_values(nd.build_meshes)},
-        submeshes.Meshes: {"stage_peers": property(_with_values(vars(submeshes.Meshes)["stage_peers"].fget))},
+        Meshes: {"stage_peers": property(_with_values(vars(Meshes)["stage_peers"].fget))},
         nd_engine: {"copy": types.SimpleNamespace(deepcopy=_with_values(copy.deepcopy))},
         expert: {"read_splits": _equal_splits},
         **_pipeline_alone(_guess_stream(config, ranks)),

@@ -28,7 +28,8 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.layout import count_stages, resolve_axes
+from stratlab_spec.layout.mesh_rules import resolve_axes
+from stratlab_spec.layout.nd_layout import count_stages
 from stratlab_spec.memory.profiles import CPU, CUDA, SCHEMA
 from stratlab_spec.models.decoder import count_layer_parameters
 from stratlab_spec.models.decoder_config import SHAPES

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stratlab_spec.layout import shape_problems
+from stratlab_spec.layout.mesh_rules import shape_problems
 from stratlab_spec.memory.profiles import IRRELEVANT
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config, ConfigError

@@ -29,7 +29,7 @@ from stratlab_spec.strategies import STRATEGIES
 from trainer import strategies
 from trainer.data.batches import Batch
 from trainer.distributed.world import World, resolve_precision
-from trainer.measuring import Phase, Phases
+from trainer.measuring.phases import Phase, Phases
 from trainer.memory_estimation.causes import (
     attribute_gradients,
     attribute_optimizer,

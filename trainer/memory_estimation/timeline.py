@@ -9,7 +9,7 @@ from importlib.metadata import version
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from stratlab_spec.layout import Axes
+from stratlab_spec.layout.axes import Axes
 from stratlab_spec.memory.profiles import CPU, CUDA, GIB
 from stratlab_spec.settings.config import Config
 

@@ -19,10 +19,10 @@ import torch.distributed as dist
 
 from stratlab_spec.schedule import WARM_UP_STEPS
 from trainer.engine import StepResult
-from trainer.measuring import read_ms
 from trainer.measuring.hardware import NAMES as SYSTEM
-from trainer.metrics import Spool
+from trainer.measuring.phases import read_ms
 from trainer.metrics.progress import EpochCount, OwnTimes, Straggler, Stragglers
+from trainer.metrics.spool import Spool
 from trainer.metrics.training_failures import Guard, Step, name_rank
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from transformers import AttentionInterface
 
 from trainer.models.mixed_precision import ATTENTION
 from trainer.models.packing import Packing, causal_attention, repeat_heads
-from trainer.parallel import all_to_all, gather
+from trainer.parallel.collectives import all_to_all, gather
 
 
 def apply_context(decoder: Any, layers: list[nn.Module], cp: DeviceMesh, kind: str) -> None:

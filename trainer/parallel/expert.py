@@ -21,7 +21,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from trainer.measuring.held_tensors import local_part
 from trainer.models.experts import Experts, add_answers, answer_tokens, sort_by_expert
 from trainer.models.mixed_precision import EXPERTS, cast_to_products
-from trainer.parallel import all_to_all
+from trainer.parallel.collectives import all_to_all
 
 
 def apply_experts(layers: list[nn.Module], ep: DeviceMesh | None) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 
-from stratlab_spec.layout import count_stages
+from stratlab_spec.layout.nd_layout import count_stages
 from stratlab_spec.memory.model_state import EMBEDDING, HEAD
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import accumulates_sharded
@@ -31,14 +31,14 @@ from trainer.data.batches import Batch
 from trainer.distributed.world import gather_objects
 from trainer.engine import as_sums
 from trainer.engines.torch_engine import TorchEngine, apply_compile, build_optimizer
-from trainer.measuring import Phases
 from trainer.measuring.held_tensors import local_part
+from trainer.measuring.phases import Phases
 from trainer.models.decoder import documents_of, restore_buffers
 from trainer.models.weights import Weights
-from trainer.parallel import Meshes
 from trainer.parallel.context import apply_context, split_context
 from trainer.parallel.expert import apply_experts
 from trainer.parallel.fully_shard import apply_sharding, apply_sync
+from trainer.parallel.meshes import Meshes
 from trainer.parallel.pipeline import (
     LabelledStage,
     apply_stage,

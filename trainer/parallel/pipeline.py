@@ -21,7 +21,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from stratlab_spec.models.decoder import split_layers
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 
 SCHEDULES: dict[str, Any] = {
     "1f1b": Schedule1F1B,

@@ -37,7 +37,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from trainer.models.mixed_precision import ProductEmbedding
-from trainer.parallel import wait_for
+from trainer.parallel.collectives import wait_for
 from trainer.parallel.pipeline import layers_of
 
 

@@ -32,8 +32,8 @@ from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import ConfigError
 from trainer.data.files import walk_files
 from trainer.data.text.token_cache import DONE, PREPARED
-from trainer.prepare import Request
 from trainer.prepare.origin import WrittenFolder
+from trainer.prepare.request import Request
 
 BEATS = 6  # heartbeats within the time after which a lock is stale
 

@@ -27,7 +27,7 @@ from trainer.data.columns import describe_classes, pick_columns, read_labels
 from trainer.data.files import as_tables, choose_splits, describe_repeated, find_unreadable, say_nothing
 from trainer.data.image_datasets import describe_unlisted, open_folder
 from trainer.data.pictures import Unreadable, name_all, store_pictures
-from trainer.prepare import Request
+from trainer.prepare.request import Request
 
 
 def check_images(

@@ -1,6 +1,6 @@
 """Prepare a data set, a model or a token cache unless it exists: lock, write to a partial folder, verify, rename.
 
-Two callers start it: the command `python -m trainer.prepare` (options in __init__.py) and the launcher, which
+Two callers start it: the command `python -m trainer.prepare` (options in request.py) and the launcher, which
 builds the token cache of its run before ranks start (`ensure_cache`). A token cache is a data set as rows of token ids,
 built once for all runs that read it: see docs/text_data.md.
 """
@@ -29,7 +29,6 @@ from trainer.data.text.text_source import hub_id, is_built_in
 from trainer.data.text.token_cache import cache_folder, write_cache
 from trainer.data.text.token_rows import open_text, read_index
 from trainer.distributed import explain_untrusted, trust_given
-from trainer.prepare import TOKEN_OPTIONS, Request, read_request, token_request
 from trainer.prepare.destination import (
     BEATS,
     Destination,
@@ -43,6 +42,7 @@ from trainer.prepare.destination import (
     write_done,
 )
 from trainer.prepare.origin import HubAway, WrittenFolder, find_os_error, write_source
+from trainer.prepare.request import TOKEN_OPTIONS, Request, read_request, token_request
 
 
 def write_tokens(

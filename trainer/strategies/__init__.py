@@ -7,7 +7,7 @@ from importlib import import_module
 from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import STRATEGIES
 from trainer.engine import Engine
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.models.mixed_precision import apply_low_precision
 from trainer.models.model_with_loss import Learner
 from trainer.run import Run

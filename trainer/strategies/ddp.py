@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stratlab_spec.settings.library_rules import MIB, reduce_bucket_bytes
 from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.run import Run
 
 # torch 2.11 only has the old name of this switch

@@ -39,7 +39,7 @@ from stratlab_spec.settings.library_rules import accumulates_sharded
 from stratlab_spec.strategies import STRATEGIES
 from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.parallel.fully_shard import apply_sharding, apply_sync
 from trainer.run import Run
 

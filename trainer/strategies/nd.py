@@ -27,9 +27,9 @@ from __future__ import annotations
 from torch import nn
 
 from trainer.engine import Engine
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.models.weights import open_weights
-from trainer.parallel import build_meshes
+from trainer.parallel.meshes import build_meshes
 from trainer.parallel.nd_engine import ScheduleEngine, build_stages
 from trainer.run import Run
 

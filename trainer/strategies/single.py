@@ -11,7 +11,7 @@ from torch import nn
 
 from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.run import Run
 
 

@@ -40,8 +40,8 @@ from trainer.engines.deepspeed_config import build_settings, measure_sizes
 from trainer.engines.quantization import apply_quantized_gathers, apply_quantized_reduction, load_quantizer
 from trainer.engines.torch_engine import StepEngine, apply_compile
 from trainer.hang_detection.heartbeat import STEP
-from trainer.measuring import Phases
 from trainer.measuring.held_tensors import list_shards, state_tensors
+from trainer.measuring.phases import Phases
 from trainer.models.mixed_precision import apply_gathered_linears, is_product_weight
 from trainer.run import Run
 from trainer.strategies.fsdp import tie_weights

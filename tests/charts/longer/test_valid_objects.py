@@ -29,7 +29,7 @@ from tests.charts.rendering import LIBRARY as LIBRARY_CHART
 from tests.charts.valid_objects import RUNNING, problems, unwrap_pods
 from tests.codes import find_codes
 from trainer.data.text.token_cache import cache_name
-from trainer.prepare import STALE_AFTER_S, Request, read_request
+from trainer.prepare.request import STALE_AFTER_S, Request, read_request
 
 ON_THE_NODE = {"pod: hostNetwork", "pod: hostIPC", "pod: volume type"}
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from stratlab_spec.layout import resolve_layout
+from stratlab_spec.layout.nd_layout import resolve_layout
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config
 from tests.charts.bad_values import SECOND, merge_defaults

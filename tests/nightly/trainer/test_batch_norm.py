@@ -50,7 +50,7 @@ def train(out: Path, strategy: str, micro_batch_size: int, **settings: Any) -> N
     from tests.trainer.runs import run_of
     from tests.trainer.strategies.small import make_config, steps
     from trainer.distributed.world import Precision
-    from trainer.measuring import Phases
+    from trainer.measuring.phases import Phases
     from trainer.models.batch_norm import apply_synchronised_batch_norm, average_running_statistics
     from trainer.models.decoder_build import apply_checkpointing
     from trainer.strategies import build_engine, builds_empty

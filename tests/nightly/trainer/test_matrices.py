@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratlab_spec.layout import resolve_layout
+from stratlab_spec.layout.nd_layout import resolve_layout
 from tests.parity_llm.cases import Case
 from tests.parity_llm.models import write_models
 from tests.ranks import run_ranks

@@ -5,10 +5,10 @@ from pathlib import Path
 from stratlab.cluster import ClusterError
 from stratlab.cluster.workloads import APIS
 from stratlab.helm import HelmFailed
-from stratlab.sweep import SeenRelease, read_state
 from stratlab.sweep import execution as module
 from stratlab.sweep.execution import ClusterPlace, carry_out, check_cluster, decide_all, uninstall_ended
 from stratlab.sweep.helm_release import Site
+from stratlab.sweep.state import SeenRelease, read_state
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.raised import raised

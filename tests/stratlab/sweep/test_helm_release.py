@@ -10,9 +10,9 @@ import pytest
 from stratlab.cluster import ClusterError
 from stratlab.cluster.watching import ADDED, MODIFIED, SYNCED
 from stratlab.helm import HelmFailed
-from stratlab.sweep import Decision, ReleaseEntry, read_state
 from stratlab.sweep import helm_release as module
 from stratlab.sweep.helm_release import ReleaseEnd, Site, follow_release, work
+from stratlab.sweep.state import Decision, ReleaseEntry, read_state
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.sweep.stand_ins import Heard, plan
 

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from stratlab import UserError
-from stratlab.sweep import ReleaseEntry, SeenRelease, decide, helm_release, only_one, read_state, state_file
+from stratlab.sweep import helm_release
 from stratlab.sweep.helm_release import install, look_at, uninstall
 from stratlab.sweep.planned_release import hash_asked
+from stratlab.sweep.state import ReleaseEntry, SeenRelease, decide, only_one, read_state, state_file
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 from tests.stratlab.sweep.stand_ins import plan

@@ -15,7 +15,7 @@ from tests.trainer.runs import run_of
 from trainer import strategies
 from trainer.data.batches import Batch
 from trainer.engine import Engine
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.memory_estimation.fake_cluster import alone
 from trainer.memory_estimation.steps import build_micro_batch, count
 from trainer.memory_estimation.timeline import Count

@@ -12,7 +12,7 @@ from stratlab_spec.settings.config import Config
 from trainer.data.batches import Batch
 from trainer.distributed.world import Precision
 from trainer.engines.torch_engine import LONG, ROW, TorchEngine, clip_gradients, total_norm, whole_norm
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.models.mixed_precision import LossScale, apply_low_precision
 from trainer.models.model_with_loss import ClassLoss, ImageClassifier
 from trainer.strategies import ddp

@@ -11,8 +11,10 @@ from stratlab_spec.exit_codes import PeerLost
 from stratlab_spec.findings import Finding
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes, refuses
-from trainer.environment import Asked, Facts, find_pod_index, launcher
+from trainer.environment import launcher
 from trainer.environment.assessment import expect_bandwidth, judge
+from trainer.environment.board import find_pod_index
+from trainer.environment.findings import Asked, Facts
 from trainer.environment.probes import bus_gb_per_s, hide_log, read_log
 from trainer.launch.stop import Stop
 

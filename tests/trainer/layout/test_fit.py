@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from stratlab_spec.layout import resolve_layout
+from stratlab_spec.layout.nd_layout import resolve_layout
 from stratlab_spec.memory.fit import (
     STATE,
     Choice,

@@ -4,13 +4,9 @@ import dataclasses
 
 import pytest
 
-from stratlab_spec.layout import (
-    Axes,
-    broken_rules,
-    resolve_axes,
-    resolve_layout,
-    shape_problems,
-)
+from stratlab_spec.layout.axes import Axes
+from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes, shape_problems
+from stratlab_spec.layout.nd_layout import resolve_layout
 from stratlab_spec.memory.layout_report import main
 from stratlab_spec.models.decoder_config import SHAPES
 from stratlab_spec.settings.config import Config, ConfigError

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from trainer.distributed.world import World
-from trainer.measuring import Phases
 from trainer.measuring.hardware import (
     NAMES,
     SAMPLED,
@@ -28,6 +27,7 @@ from trainer.measuring.hardware import (
     sum_up_load,
 )
 from trainer.measuring.memory import TrainingMemory, open_counters
+from trainer.measuring.phases import Phases
 
 
 class Nvml:

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from trainer.measuring import Phases, read_ms
 from trainer.measuring.held_tensors import GIB, Observed
 from trainer.measuring.memory import HostCounters, MemoryReading, TrainingMemory, peak_host_memory_gib
+from trainer.measuring.phases import Phases, read_ms
 
 MIB = 2**20
 

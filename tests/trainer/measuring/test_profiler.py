@@ -11,7 +11,7 @@ import torch.distributed as dist
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config
 from stratlab_spec.trace_events import ExposedShare, RecordedEvent, measure_exposed, read_exposed_pct
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 
 

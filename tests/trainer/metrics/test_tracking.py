@@ -16,7 +16,7 @@ from stratlab_spec.exit_codes import STORAGE_FULL, FolderGone, exit_code
 from stratlab_spec.run_directory import append_line, read_lines
 from tests.codes import refuses
 from trainer.engine import StepResult
-from trainer.metrics import Spool
+from trainer.metrics.spool import Spool
 from trainer.metrics.tracking import Recorder
 from trainer.metrics.training_failures import Guard
 

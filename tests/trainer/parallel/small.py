@@ -9,7 +9,7 @@ from stratlab_spec.settings.config import Config
 from tests.trainer.runs import run_of
 from trainer.data.batches import Batch
 from trainer.data.text.token_rows import IGNORED
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.models import weights as decoder_weights
 from trainer.models import weights as weight_sources
 from trainer.models.decoder import Decoder

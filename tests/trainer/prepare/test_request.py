@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-import trainer.prepare
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.pictures import pngs, write
 from trainer.evaluation.command import main as evaluate
-from trainer.prepare import origin, read_request
+from trainer.prepare import origin, request
 from trainer.prepare.destination import Destination, Overtaken, acquire, observe, publish
 from trainer.prepare.preparation import main as prepare
+from trainer.prepare.request import read_request
 
 TOKENS = ("--dataset", "arithmetic", "--tokenize", "qwen_tiny")
 
@@ -142,7 +142,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / FILE).write_bytes(CONTENT)
     (tmp_path / "volume").mkdir()
     monkeypatch.setattr(origin, "SERVER", folder.as_uri())
-    for module in (origin, trainer.prepare):
+    for module in (origin, request):
         monkeypatch.setattr(module, "PUBLISHED_FILES", {"vgg": FILE})
     return folder
 

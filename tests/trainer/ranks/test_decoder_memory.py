@@ -3,7 +3,7 @@
 No process but this one: torch's fake process group lets it be any rank of any number.
 """
 
-from stratlab_spec.layout import resolve_layout
+from stratlab_spec.layout.nd_layout import resolve_layout
 from stratlab_spec.memory.model_state import describe_ranks
 from stratlab_spec.models.decoder_config import SHAPES
 from stratlab_spec.models.decoder_json import shape_of_json
@@ -31,15 +31,15 @@ def _hold(chosen, shape, layout, ranks):
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from stratlab_spec.layout import count_stages
+    from stratlab_spec.layout.nd_layout import count_stages
     from stratlab_spec.strategies import ND_AXES
     from trainer.distributed.world import Precision, build_mesh
     from trainer.measuring.held_tensors import local_part
     from trainer.models.decoder import Decoder, build_hugging_face
     from trainer.models.lora import apply_lora
-    from trainer.parallel import build_meshes
     from trainer.parallel.expert import apply_experts
     from trainer.parallel.fully_shard import apply_sharding
+    from trainer.parallel.meshes import build_meshes
     from trainer.parallel.pipeline import apply_stage, layers_of
     from trainer.parallel.tensor import apply_tensor
 

@@ -67,7 +67,7 @@ def test_element_types_are_kept_and_a_group_without_a_name_is_nobodys_axis():
         import torch
         import torch.distributed as dist
 
-        from stratlab_spec.layout import Axes
+        from stratlab_spec.layout.axes import Axes
         from trainer.measuring.operators import WireCounter
 
         dist.init_process_group("gloo")

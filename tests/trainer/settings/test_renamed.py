@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from stratlab.run_directory.files import read_config as read_run
-from stratlab_spec import settings
-from stratlab_spec.settings import RENAMED, take_new_names
+from stratlab_spec.settings import old_names
 from stratlab_spec.settings.config import Config, rename_variables
 from stratlab_spec.settings.files import read_pairs, read_settings_file, schema
+from stratlab_spec.settings.old_names import RENAMED, take_new_names
 from tests.codes import find_codes
 
 OLD = {"distil_weight": "0.7", "distil_temperature": "3", "cp_kind": "allgather", "oom_ladder": "true"}
@@ -18,7 +18,7 @@ NEW = {"distill_alpha": "0.7", "distill_temperature": "3", "cp_method": "allgath
 
 @pytest.fixture(autouse=True)
 def _nothing_said() -> None:
-    settings._say.cache_clear()
+    old_names._say.cache_clear()
 
 
 def test_old_names_are_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from stratlab_spec.registry import OPTIMIZERS, adapter_problems, count_moments, list_own_settings
-from stratlab_spec.settings import FAULTS, rank_problems
 from stratlab_spec.settings import rules as continuation
 from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.faults import FAULTS, rank_problems
 from stratlab_spec.settings.fields import Settings
 from stratlab_spec.settings.rules import (
     MAY_DIFFER,

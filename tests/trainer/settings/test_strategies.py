@@ -2,8 +2,9 @@
 
 import pytest
 
-from stratlab_spec.layout import Axes, broken_rules
+from stratlab_spec.layout.axes import Axes
 from stratlab_spec.layout.layout_rules import pipeline_problems
+from stratlab_spec.layout.mesh_rules import broken_rules
 from stratlab_spec.memory.prediction import describe_remedies, find_remedies
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.library_rules import reduce_bucket_bytes, resolve_knobs

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab_spec.layout import Axes, resolve_layout
+from stratlab_spec.layout.axes import Axes
+from stratlab_spec.layout.nd_layout import resolve_layout
 from stratlab_spec.memory import fit, model_state
 from stratlab_spec.memory.fit import fit_problems
 from stratlab_spec.memory.model_state import describe_ranks

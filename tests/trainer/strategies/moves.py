@@ -15,7 +15,7 @@ from tests.trainer.runs import run_of
 from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
 from trainer.distributed.world import Precision
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 
 SAVED, LAST = 3, 6
 GATE = 1e-5

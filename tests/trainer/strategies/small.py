@@ -17,7 +17,7 @@ from tests.trainer.runs import run_of
 from trainer.data.batches import Batch
 from trainer.distributed.world import Precision
 from trainer.engine import Engine
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.models.model_with_loss import ClassLoss, ImageClassifier
 from trainer.strategies import build_engine, builds_empty
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.settings import TEXT
 from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.text_columns import TEXT
 from trainer.data.text.text_form import Turns
 from trainer.data.text.text_source import Texts
 from trainer.data.text.tokenizer import Rendered, arrange_turns, refuse_turn, render_chat, tokenizer_source

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
-from stratlab_spec.settings import (
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.text_columns import (
     ANSWER,
     CHAT,
     CONTEXT,
@@ -22,7 +23,6 @@ from stratlab_spec.settings import (
     TEXT,
     parse_text_columns,
 )
-from stratlab_spec.settings.config import Config, ConfigError
 
 ORIGINAL = "original_question"
 CHATS = ("messages", "conversations", "conversation")

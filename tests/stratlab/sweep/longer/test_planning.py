@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.helm import REPOSITORY, find_helm
-from stratlab.sweep import planned_release, read_state
+from stratlab.sweep import planned_release
 from stratlab.sweep.definition import Sweep
 from stratlab.sweep.planned_release import build_sweep_plan, foretell_all, hash_asked, merge_values
+from stratlab.sweep.state import read_state
 from stratlab.sweep.tuning_loop import Workbench, tune_strategies
 from stratlab.sweep.tuning_search import name_candidate
 from tests.codes import find_codes

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stratlab.helm import REPOSITORY
-from stratlab.sweep import only_one, state_file
+from stratlab.sweep.state import only_one, state_file
 from tests.codes import find_codes
 
 SWEEP = """

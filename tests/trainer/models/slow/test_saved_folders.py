@@ -13,7 +13,7 @@ from tests.trainer.models.conftest import write_model
 from tests.trainer.runs import run_of
 from trainer.data.batches import Batch
 from trainer.distributed.world import Precision
-from trainer.measuring import Phases
+from trainer.measuring.phases import Phases
 from trainer.models import build_model
 from trainer.strategies import build_engine, builds_empty
 

@@ -26,8 +26,8 @@ def compare_with_eager(name: str) -> None:
         from tests.parity_llm.training import _gradients
         from tests.trainer.parallel import small
         from tests.trainer.runs import run_of
-        from trainer.measuring import Phases
         from trainer.measuring.operators import WireCounter
+        from trainer.measuring.phases import Phases
         from trainer.models import weights as weight_sources
         from trainer.models.decoder_build import build_decoder
         from trainer.strategies import build_engine

@@ -15,7 +15,7 @@ def start_scaled(config: Config) -> Any:
     from tests.trainer.parallel import small
     from tests.trainer.runs import run_of
     from trainer.distributed.world import Precision
-    from trainer.measuring import Phases
+    from trainer.measuring.phases import Phases
     from trainer.models import weights as weight_sources
     from trainer.models.decoder_build import build_decoder
     from trainer.strategies import build_engine
