@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.layout import Axes, resolve_axes, resolve_layout, shape_problems
+from stratlab_spec.layout.axes import Axes
+from stratlab_spec.layout.mesh_rules import resolve_axes, shape_problems
+from stratlab_spec.layout.nd_layout import resolve_layout
 from stratlab_spec.memory.extrapolation import HOST, Peak
 from stratlab_spec.memory.profiles import Question
 from stratlab_spec.memory.simulation import Step

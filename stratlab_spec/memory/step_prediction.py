@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from stratlab_spec.layout import resolve_axes
+from stratlab_spec.layout.mesh_rules import resolve_axes
 from stratlab_spec.memory.recording import (
     BACKWARD,
     FOLDER,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab_spec.layout import broken_rules
+from stratlab_spec.layout.mesh_rules import broken_rules
 from stratlab_spec.models.model_specs import model_problems
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import (
