@@ -1,4 +1,4 @@
-"""`stratlab predict` as a picture: the memory of each strategy by cause against the device, from the shipped counts."""
+"""`stratlab predict` as a picture: the memory of each strategy by cause against the device, from recorded steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
 from stratlab_spec.memory import DEVICE_GIB
 from stratlab_spec.memory.prediction import GATE
-from stratlab_spec.memory.profiles import GIB, SHIPPED, BadOperationsFile, read_operations
+from stratlab_spec.memory.profiles import GIB
 
 MODEL, GPUS = "qwen2.5-3b", 8  # as in the example of docs/predict.md
 WIDTH, LEFT, RIGHT = 440.0, 12.0, 424.0
@@ -57,11 +57,7 @@ def group_causes(one: Prediction) -> dict[str, float]:
 
 
 def _ask() -> Sequence[object]:
-    def refuse(wrong: BadOperationsFile) -> None:
-        raise wrong
-
-    files = list(read_operations([SHIPPED], refuse))
-    return answer(ask_of_model(MODEL, GPUS, files, ()), files, DEVICE_GIB, None, [])
+    return answer(ask_of_model(MODEL, GPUS, ()), (), DEVICE_GIB, None, [])
 
 
 def _draw_bar(one: Prediction, y: float, across: Scale, right: float) -> Iterator[Markup]:

@@ -36,7 +36,7 @@ from stratlab_spec.memory.profiles import (
     find_operations,
     read_operations,
 )
-from stratlab_spec.memory.simulated import Refused, simulate_run
+from stratlab_spec.memory.simulated import CannotStart, simulate_run
 from stratlab_spec.memory.step_prediction import NotRecorded
 from stratlab_spec.models.decoder_config import SHAPES, size_problems
 from stratlab_spec.models.decoder_json import vit_size_problems
@@ -178,7 +178,7 @@ def _answer(
         return Unknown(question, f"{refusal} [SL-predict-batch]", CANNOT_START)
     try:
         return predict(question, file or simulate_run(question), device_gib)
-    except Refused as failure:
+    except CannotStart as failure:
         return Unknown(question, _name_settings(question, str(failure)), CANNOT_START)
     except NotRecorded as failure:
         if file := find_operations([*counted, *read_operations([SHIPPED])], question):

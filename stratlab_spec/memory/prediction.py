@@ -27,7 +27,7 @@ from stratlab_spec.memory.profiles import (
     find_operations,
     read_operations,
 )
-from stratlab_spec.memory.simulated import Refused, Simulated, simulate_run
+from stratlab_spec.memory.simulated import CannotStart, Simulated, simulate_run
 from stratlab_spec.memory.step_prediction import NotRecorded
 from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import STRATEGIES
@@ -231,7 +231,7 @@ def forecast_memory(
     if file is None:
         try:
             file = simulate_run(question)
-        except Refused as reason:
+        except CannotStart as reason:
             log.info("memory_forecast: %s", reason)
         except NotRecorded as reason:
             file = find_operations([*read_operations([SHIPPED])], question, rules)

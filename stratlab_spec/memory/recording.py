@@ -55,7 +55,7 @@ def parse_size(text: str) -> Size:
     return Size(Fraction(coefficient), tuple(symbols))
 
 
-class Event(NamedTuple):
+class Allocation(NamedTuple):
     """One allocation, or the end of one."""
 
     taken: bool
@@ -114,7 +114,7 @@ class Recording:
             return found
 
         segments = {
-            name: [Event(taken, kind, cause, measured(text)) for taken, kind, cause, text in events]
+            name: [Allocation(taken, kind, cause, measured(text)) for taken, kind, cause, text in events]
             for name, events in self.segments.items()
         }
         weights = {
@@ -127,7 +127,7 @@ class Recording:
         return Measured(segments, weights, sum(map(measured, self.data)))
 
 
-class Run(NamedTuple):
+class Stretch(NamedTuple):
     """Events of activations in a row, as one."""
 
     net_bytes: int
@@ -144,12 +144,14 @@ class Run(NamedTuple):
 class Measured:
     """A recording for one model and one micro-batch, in bytes."""
 
-    segments: Mapping[str, list[Event]]
+    segments: Mapping[str, list[Allocation]]
     weights: Mapping[str, list[Weight]]
     data_bytes: int
-    _parts: dict[tuple[str, bool], list[Run | Event]] = field(default_factory=dict, compare=False, repr=False)
+    _parts: dict[tuple[str, bool], list[Stretch | Allocation]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
-    def parts(self, segment: str, copies: bool) -> list[Run | Event]:
+    def parts(self, segment: str, copies: bool) -> list[Stretch | Allocation]:
         """Return a segment's events, those of activations as runs.
 
         Args:
@@ -162,8 +164,8 @@ class Measured:
         return self._parts[key]
 
 
-def _join(events: Iterable[Event]) -> Iterator[Run | Event]:
-    waiting: list[Event] = []
+def _join(events: Iterable[Allocation]) -> Iterator[Stretch | Allocation]:
+    waiting: list[Allocation] = []
     for event in events:
         if event.kind != GRADIENT:
             waiting.append(event)
@@ -176,7 +178,7 @@ def _join(events: Iterable[Event]) -> Iterator[Run | Event]:
         yield _sum_up(waiting)
 
 
-def _sum_up(events: Sequence[Event]) -> Run:
+def _sum_up(events: Sequence[Allocation]) -> Stretch:
     held: Counter[str] = Counter()
     total = most = 0
     fullest: Mapping[str, int] = {}
@@ -185,7 +187,7 @@ def _sum_up(events: Sequence[Event]) -> Run:
         total += size if taken else -size
         if total > most:
             most, fullest = total, dict(held)
-    return Run(total, most, dict(held), fullest)
+    return Stretch(total, most, dict(held), fullest)
 
 
 def round_up(size: int, block: int = BLOCK_BYTES) -> int:

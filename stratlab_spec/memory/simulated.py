@@ -16,7 +16,7 @@ from stratlab_spec.layout.mesh_rules import resolve_axes, shape_problems
 from stratlab_spec.layout.nd_layout import resolve_layout
 from stratlab_spec.memory.extrapolation import HOST, Peak
 from stratlab_spec.memory.profiles import Question
-from stratlab_spec.memory.simulation import Step
+from stratlab_spec.memory.simulation import StepMemory
 from stratlab_spec.memory.step_prediction import NotRecorded, predict_step
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.schedule import count_micro_batches
@@ -45,7 +45,7 @@ class Simulated:
     labels: int = 0
     channels: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
-    _steps: dict[tuple[int, int], Step] = field(default_factory=dict, compare=False, repr=False)
+    _steps: dict[tuple[int, int], StepMemory] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -93,11 +93,11 @@ class Simulated:
             return Peak(HOST, step.rank, {cause: size for cause, size in step.host.items() if size})
         return self._take(step, name)
 
-    def _take(self, step: Step, name: str) -> Peak:
+    def _take(self, step: StepMemory, name: str) -> Peak:
         causes = step.windows[name][1] if name in step.windows else {}
         return Peak(name, step.rank, {cause: size for cause, size in causes.items() if size})
 
-    def _step(self, rows: int, layers: int) -> Step:
+    def _step(self, rows: int, layers: int) -> StepMemory:
         if (rows, layers) not in self._steps:
             step_rows = self.config.micro_batch_size * self.micro_batches
             count = -(-step_rows // rows) if self.micro_batches > 1 else 1
@@ -111,7 +111,7 @@ class Simulated:
         return self._steps[rows, layers]
 
 
-class Refused(ValueError):
+class CannotStart(ValueError):
     """No run can start with these settings; the text says why."""
 
 
@@ -120,7 +120,7 @@ def simulate_run(question: Question) -> Simulated:
 
     Raises:
         NotRecorded: a setting that no recording has, or a model whose shape is not on this machine.
-        Refused: the run cannot start.
+        CannotStart: the run cannot start.
     """
     fields = Config.model_fields
     env = {
@@ -132,16 +132,18 @@ def simulate_run(question: Question) -> Simulated:
     per_node = question.per_node or question.ranks
     try:
         config = Config.from_env({f"{PREFIX}RUN": "asked", **env})
+        if config.model_path and not Path(config.model_path).is_dir():
+            raise NotRecorded(f"model_path={config.model_path}: not on this machine")
         if not question.global_batch:  # unknown: two micro-batches
             rows = config.micro_batch_size
             config = config.model_copy(update={"global_batch_size": 2 * rows * question.ranks})
             share = _resolve(config, question.ranks, per_node).dp
             config = config.model_copy(update={"global_batch_size": 2 * rows * share})
         if problems := shape_problems(config, question.ranks, per_node):
-            raise Refused("; ".join(problems))
+            raise CannotStart("; ".join(problems))
         axes = _resolve(config, question.ranks, per_node)
     except ConfigError as failure:
-        raise Refused("; ".join(failure.problems)) from None
+        raise CannotStart("; ".join(failure.problems)) from None
     except DataMissing as failure:
         raise NotRecorded(str(failure)) from None
     micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)

@@ -14,38 +14,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stratlab_spec.memory.recording import BACKWARD, Event, Measured, Run, name_layer
+from stratlab_spec.memory.recording import BACKWARD, Allocation, Measured, Stretch, name_layer
 
 
 class Rules(Protocol):
-    """What one strategy holds and allocates on one rank; `Ledger` calls in the order of a step."""
+    """What one strategy holds and allocates on one rank; `HeldMemory` calls in the order of a step."""
 
     copies: bool
     """Whether products copy fp32 weights to 16 bits, as recorded."""
     repeats: bool
     """Whether it does the same for each of several equal layers in a row."""
 
-    def hold_state(self, held: Ledger) -> None:
+    def hold_state(self, held: HeldMemory) -> None:
         """Take what lives between two steps, and the gradients of earlier micro-batches."""
 
-    def enter(self, held: Ledger, segment: str, layer: int) -> None:
+    def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
         """Do what comes before a segment; `layer` is -1 for `start` and `head`."""
 
-    def leave(self, held: Ledger, segment: str, layer: int) -> None:
+    def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
         """Do what comes after a segment."""
 
-    def take_gradient(self, held: Ledger, size: int) -> None:
+    def take_gradient(self, held: HeldMemory, size: int) -> None:
         """Take a new gradient of a whole weight."""
 
-    def complete_gradient(self, held: Ledger, size: int) -> None:
+    def complete_gradient(self, held: HeldMemory, size: int) -> None:
         """Do what comes when autograd has accumulated a gradient."""
 
-    def update(self, held: Ledger) -> None:
+    def update(self, held: HeldMemory) -> None:
         """Do what the optimizer's step needs."""
 
 
 @dataclass
-class Ledger:
+class HeldMemory:
     """Bytes held, by cause, and the fullest moment of each window."""
 
     held: Counter[str] = field(default_factory=Counter)
@@ -85,10 +85,10 @@ class Ledger:
             self.held[cause] += change
             self.total += change
 
-    def play(self, parts: Sequence[Run | Event], rules: Rules) -> None:
+    def play(self, parts: Sequence[Stretch | Allocation], rules: Rules) -> None:
         """Take and free what a segment does."""
         for part in parts:
-            if isinstance(part, Run):
+            if isinstance(part, Stretch):
                 if self.total + part.most_bytes > self._seen:
                     self._remember(part)
                 self.total += part.net_bytes
@@ -99,7 +99,7 @@ class Ledger:
             else:
                 rules.complete_gradient(self, part.bytes)
 
-    def _remember(self, run: Run) -> None:
+    def _remember(self, run: Stretch) -> None:
         """Remember the fullest moment of a run that begins now."""
         self._seen = self.total + run.most_bytes
         held = Counter(self.held)
@@ -108,7 +108,7 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepMemory:
     """The fullest moments of a step, by window; bytes by cause."""
 
     windows: Mapping[str, tuple[int, Counter[str]]]
@@ -122,13 +122,13 @@ class Step:
         return max(self.windows.values(), key=lambda moment: moment[0])
 
 
-def simulate(measured: Measured, rules: Rules, layers: int, micro_batches: int) -> Step:
+def simulate(measured: Measured, rules: Rules, layers: int, micro_batches: int) -> StepMemory:
     """Return the memory of one rank in a step.
 
     Args:
         layers: of the model on this rank.
     """
-    held = Ledger()
+    held = HeldMemory()
     rules.hold_state(held)
     held.take("data", measured.data_bytes * micro_batches)
     names = [name_layer(measured.segments, at, layers) for at in range(layers)]
@@ -146,7 +146,7 @@ def simulate(measured: Measured, rules: Rules, layers: int, micro_batches: int) 
     held.begin("optimizer")
     rules.update(held)
     held.look()
-    return Step(held.fullest)
+    return StepMemory(held.fullest)
 
 
 ALIKE = 4
@@ -154,7 +154,7 @@ ALIKE = 4
 
 
 def _pass(
-    held: Ledger, measured: Measured, rules: Rules, order: Sequence[tuple[str, int]], direction: str
+    held: HeldMemory, measured: Measured, rules: Rules, order: Sequence[tuple[str, int]], direction: str
 ) -> None:
     """Play segments. A row of equal layers changes what is held by the same amount with each, so its fullest moment is
     in one of the first or in the last layer.

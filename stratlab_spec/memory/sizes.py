@@ -2,6 +2,13 @@
 
 A recorder gives every symbol another number, so that each allocation belongs to one product of symbols. A question
 gives its own numbers.
+
+    text      R rows, T tokens of a row, H hidden size, A heads, D size of a head, G key-value heads, I intermediate
+              size, V vocabulary, E experts, K experts per token, X an expert's intermediate size, W longest position,
+              C tokens of a chunk of the loss, Q rows of logits at once
+    images    R images, e edge in pixels, c channels, p edge of a patch, P patches, H hidden size, A heads,
+              I intermediate size, K classes
+    both      r rank of the adapters
 """
 
 from __future__ import annotations
@@ -17,36 +24,6 @@ ROWS_AT_ONCE = 256
 """Rows of logits whose probabilities exist in fp32 at a time (trainer/models/chunked_cross_entropy.py)."""
 MOST_CHUNKS = 3
 """Chunks of the loss that a recording has at most; further ones hold what the last whole one holds."""
-DECODER_SYMBOLS = {
-    "R": "rows of the micro-batch",
-    "T": "tokens of a row",
-    "T32": "the same in whole parts of 32, as the kernel of attention without 16 bits keeps a sum per query",
-    "H": "hidden size",
-    "A": "attention heads",
-    "D": "size of a head",
-    "G": "key-value heads",
-    "I": "intermediate size",
-    "V": "vocabulary",
-    "r": "rank of the adapters",
-    "E": "experts",
-    "K": "experts per token",
-    "X": "intermediate size of an expert",
-    "C": "tokens of a chunk of the loss",
-    "Q": "rows of logits at once",
-    "W": "max_position_embeddings",
-}
-IMAGE_SYMBOLS = {
-    "R": "images of the micro-batch",
-    "e": "edge of an image in pixels",
-    "c": "channels",
-    "p": "edge of a patch in pixels",
-    "P": "patches of an image",
-    "H": "hidden size",
-    "A": "attention heads",
-    "I": "intermediate size",
-    "K": "classes",
-    "r": "rank of the adapters",
-}
 
 
 def describe_tokens(

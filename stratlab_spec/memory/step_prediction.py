@@ -20,7 +20,7 @@ from stratlab_spec.memory.recording import (
     read_recordings,
     round_up,
 )
-from stratlab_spec.memory.simulation import Rules, Step, simulate
+from stratlab_spec.memory.simulation import Rules, StepMemory, simulate
 from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, image_sizes
 from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, list_blocks, list_weights
 from stratlab_spec.memory.zero_rules import START_ALIGNMENT, ZeroRules
@@ -55,7 +55,7 @@ class NotRecorded(LookupError):
     """No recording answers; the text says which setting is not in one."""
 
 
-def predict_step(config: Config, ranks: int, per_node: int) -> Step:
+def predict_step(config: Config, ranks: int, per_node: int) -> StepMemory:
     """Return the memory of the fullest rank in a step.
 
     Raises:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from stratlab_spec.memory.recording import BACKWARD, Measured, Weight, round_up
-from stratlab_spec.memory.simulation import Ledger
+from stratlab_spec.memory.simulation import HeldMemory
 
 FP32, HALF = 4, 2
 ROOT = -1
@@ -34,7 +34,7 @@ class WholeRules:
     copies: bool = True
     repeats: bool = True
 
-    def hold_state(self, held: Ledger) -> None:
+    def hold_state(self, held: HeldMemory) -> None:
         sizes = [FP32 * weight.elements for weight in self.weights]
         trained = [round_up(FP32 * weight.elements) for weight in self.weights if weight.trains]
         held.take("parameters", sum(map(round_up, sizes)))
@@ -44,18 +44,18 @@ class WholeRules:
         elif self.accumulates:
             held.take("gradients", sum(trained))
 
-    def enter(self, held: Ledger, segment: str, layer: int) -> None: ...
+    def enter(self, held: HeldMemory, segment: str, layer: int) -> None: ...
 
-    def leave(self, held: Ledger, segment: str, layer: int) -> None: ...
+    def leave(self, held: HeldMemory, segment: str, layer: int) -> None: ...
 
-    def take_gradient(self, held: Ledger, size: int) -> None:
+    def take_gradient(self, held: HeldMemory, size: int) -> None:
         held.take("gradients", size)
 
-    def complete_gradient(self, held: Ledger, size: int) -> None:
+    def complete_gradient(self, held: HeldMemory, size: int) -> None:
         if self.accumulates or self.bucketed:  # added to what is there
             held.free("gradients", size)
 
-    def update(self, held: Ledger) -> None: ...
+    def update(self, held: HeldMemory) -> None: ...
 
 
 @dataclass
@@ -112,7 +112,7 @@ class ShardedRules:
         local = sum(self._shard(one) for one in group if one.trains) * FP32
         return round_up(local * self.shards), round_up(local)
 
-    def hold_state(self, held: Ledger) -> None:
+    def hold_state(self, held: HeldMemory) -> None:
         every = [*self.root, *chain.from_iterable(self.blocks)]
         held.take("parameters", sum(round_up(FP32 * self._shard(one)) for one in every))
         trained = [round_up(FP32 * self._shard(one)) for one in every if one.trains]
@@ -120,7 +120,7 @@ class ShardedRules:
         if self.accumulates:
             held.take("gradients", sum(shard for _, shard in self._reduce.values()))
 
-    def enter(self, held: Ledger, segment: str, layer: int) -> None:
+    def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
         self._group = layer
         if segment == "start":
             self._begin_gather(held, ROOT)
@@ -139,7 +139,7 @@ class ShardedRules:
             if layer > 0:
                 self._begin_gather(held, layer - 1)
 
-    def leave(self, held: Ledger, segment: str, layer: int) -> None:
+    def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
         if layer >= 0:
             held.free("gathered", self._gather[layer][2])
             if segment.endswith(BACKWARD):
@@ -152,17 +152,17 @@ class ShardedRules:
             held.free("gradient buckets", self._bucket)
             self._bucket = 0
 
-    def _begin_gather(self, held: Ledger, group: int) -> None:
+    def _begin_gather(self, held: HeldMemory, group: int) -> None:
         copied, buffer, _ = self._gather[group]
         held.take("gathered", copied + buffer)
         held.free("gathered", copied)
         self._buffer = buffer
 
-    def _free_buffer(self, held: Ledger) -> None:
+    def _free_buffer(self, held: HeldMemory) -> None:
         held.free("gathered", self._buffer)
         self._buffer = 0
 
-    def _reduce_gradients(self, held: Ledger, group: int) -> None:
+    def _reduce_gradients(self, held: HeldMemory, group: int) -> None:
         buffer, shard = self._reduce[group]
         held.free("gradient buckets", self._bucket)
         held.take("gradient buckets", buffer)
@@ -173,13 +173,13 @@ class ShardedRules:
             held.free("gradients", shard)
         self._bucket = buffer
 
-    def take_gradient(self, held: Ledger, size: int) -> None:
+    def take_gradient(self, held: HeldMemory, size: int) -> None:
         held.take("gradients", size)
         self._gradients[self._group] += size
 
-    def complete_gradient(self, held: Ledger, size: int) -> None: ...
+    def complete_gradient(self, held: HeldMemory, size: int) -> None: ...
 
-    def update(self, held: Ledger) -> None: ...
+    def update(self, held: HeldMemory) -> None: ...
 
 
 def list_blocks(measured: Measured, layers: int) -> list[list[Weight]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 
 from stratlab_spec.memory.recording import BACKWARD, Weight, round_up
-from stratlab_spec.memory.simulation import Ledger
+from stratlab_spec.memory.simulation import HeldMemory
 
 FP32, FP64 = 4, 8
 START_ALIGNMENT = 2
@@ -71,7 +71,7 @@ class ZeroRules:
         self._has_buckets = False
         self._waiting: list[int] = []  # weights of this segment whose gradients come
 
-    def hold_state(self, held: Ledger) -> None:
+    def hold_state(self, held: HeldMemory) -> None:
         held.take("parameters", round_up(FP32 * self._share * self.shards) + self.frozen_bytes)
         held.take("master copies", round_up(FP32 * self._share))
         held.take("optimizer state", self.moments * round_up(FP32 * self._share))
@@ -82,7 +82,7 @@ class ZeroRules:
         elif self.accumulates:
             held.take("gradients", self._mine_bytes)
 
-    def enter(self, held: Ledger, segment: str, layer: int) -> None:
+    def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
         if not segment.endswith(BACKWARD):
             return
         ends = [*accumulate(map(len, self.blocks), initial=len(self.first))]
@@ -93,7 +93,7 @@ class ZeroRules:
         else:  # a tied head's weight comes with the embedding
             self._waiting = list(range(len(self.first)))
 
-    def leave(self, held: Ledger, segment: str, layer: int) -> None:
+    def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
         if segment != f"start{BACKWARD}":
             return
         self._reduce(held)
@@ -107,10 +107,10 @@ class ZeroRules:
     def _bucket_bytes(self) -> int:
         return round_up(FP32 * self.bucket_elements)
 
-    def take_gradient(self, held: Ledger, size: int) -> None:
+    def take_gradient(self, held: HeldMemory, size: int) -> None:
         held.take("gradients", size)
 
-    def complete_gradient(self, held: Ledger, size: int) -> None:
+    def complete_gradient(self, held: HeldMemory, size: int) -> None:
         """Move a gradient into the bucket, which is reduced before if it is too full."""
         if not self._has_buckets:  # setup_buckets, at the first gradient of a pass
             held.take("gradient buckets", self.buckets * self._bucket_bytes)
@@ -150,7 +150,7 @@ class ZeroRules:
                 self._slices.append([owner, until - start])
             start = until
 
-    def _reduce(self, held: Ledger) -> None:
+    def _reduce(self, held: HeldMemory) -> None:
         """Reduce the bucket, then copy what belongs to this rank.
 
         Slices of several ranks are joined in a copy, as many as are more than a bucket (allreduce_and_scatter).
@@ -175,12 +175,12 @@ class ZeroRules:
         self._filled = self._large = 0
         self._slices = []
 
-    def _join(self, held: Ledger, slices: Sequence[int]) -> None:
+    def _join(self, held: HeldMemory, slices: Sequence[int]) -> None:
         if len(slices) > 1:
             held.take("gradient buckets", copy := round_up(FP32 * sum(slices)))
             held.free("gradient buckets", copy)
 
-    def update(self, held: Ledger) -> None:
+    def update(self, held: HeldMemory) -> None:
         """Take the norm in fp64, one gradient after the other, then one flat copy of this rank's gradients."""
         held.take("other", round_up(FP64 * self._largest_mine))
         held.free("other", round_up(FP64 * self._largest_mine))

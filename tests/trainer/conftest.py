@@ -22,4 +22,4 @@ def uninterrupted(tmp_path_factory):
 @pytest.fixture
 def no_shipped_profiles(monkeypatch, tmp_path):
     """As if no memory profile came with the package."""
-    monkeypatch.setattr("stratlab_spec.memory.profiles.SHIPPED", tmp_path / "none")
+    monkeypatch.setattr("stratlab_spec.memory.prediction.SHIPPED", tmp_path / "none")

@@ -123,7 +123,7 @@ class ContainerMemory:
 
 
 def check_memory(config: Config, pods: Pods, device: int | None, choice: Choice | None = None) -> None:
-    """Print the run's predicted memory if it is known; warn or return without an operations file or a known device.
+    """Print the run's predicted memory if it is known; warn or return without a prediction or a known device.
 
     Args:
         device: its bytes; None = unknown.
@@ -150,8 +150,8 @@ def check_memory(config: Config, pods: Pods, device: int | None, choice: Choice 
     forecast = forecast_memory(asked, pods.world_size, pods.processes_per_node)
     if forecast is None:
         log.warning(
-            "memory_forecast: no operations file of these settings, so nobody knows whether they fit %.1f GiB before "
-            "the first steps (docs/predict.md)",
+            "memory_forecast: no recorded steps and no count of these settings; the first steps show whether they fit "
+            "%.1f GiB (docs/predict.md)",
             device_gib,
         )
         return

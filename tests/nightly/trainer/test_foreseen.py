@@ -153,16 +153,15 @@ def test_the_printed_command_counts_what_was_asked(model, ranks, strategy, tmp_p
 
     def run() -> None:
         from stratlab.predict.asking import ask_of_model
-        from stratlab.predict.counting import name_count_of_model
+        from stratlab.predict.counting import name_count
         from stratlab_spec.memory.profiles import find_operations, read_operations
         from trainer.memory_estimation.command import main
 
-        printed = name_count_of_model(model, ranks, 8, {"strategy": strategy})
-        words = shlex.split(printed.replace("FOLDER", str(tmp_path)))
+        (question,) = ask_of_model(model, ranks, [f"strategy={strategy}"], 8)
+        words = shlex.split(name_count(question).replace("FOLDER", str(tmp_path)))
         assert words[:3] == ["python", "-m", "trainer.count"]
         assert main(words[3:], {}) == 0
         files = list(read_operations([tmp_path]))
-        (question,) = ask_of_model(model, ranks, files, [f"strategy={strategy}"])
         assert find_operations(files, question) is files[0], [*files[0].misses(question)]
 
     run_ranks(run, 1)

@@ -12,7 +12,6 @@ from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
 from stratlab.predict.prediction_report import build_prediction_page
 from stratlab_spec.memory import DEVICE_GIB
-from stratlab_spec.memory.profiles import SHIPPED, read_operations
 from tests.stratlab.analysis.example_report import build_example, build_example_ranks
 from tests.stratlab.browser import serve
 from tests.stratlab.compare.building import build
@@ -37,8 +36,7 @@ def site(tmp_path_factory):
     report = build_example(ranks=3, slow={1: 1.2})
     facts, ranks = read_facts(root / "run"), build_example_ranks(report)
     (root / "run.html").write_text(build_html(report, facts, ranks, root / "run" / "analysis"))
-    files = list(read_operations([SHIPPED]))
-    answers = answer(ask_of_model("qwen2.5-3b", 8, files, ()), files, DEVICE_GIB, None)
+    answers = answer(ask_of_model("qwen2.5-3b", 8, ()), (), DEVICE_GIB, None)
     (root / "prediction.html").write_text(build_prediction_page(answers, DEVICE_GIB))
     return root
 

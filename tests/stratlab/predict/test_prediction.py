@@ -7,6 +7,7 @@ import pytest
 from stratlab.predict.answering import foretell
 from stratlab_spec.memory.prediction import GATE, Device, Verdict
 from stratlab_spec.memory.profiles import GIB
+from stratlab_spec.memory.simulated import SOURCE
 from tests.codes import find_codes
 
 
@@ -21,19 +22,19 @@ def test_the_gate_lies_below_the_end():
 def test_a_damaged_file_of_the_cache_is_left_out_and_one_that_is_given_is_refused(call, cache):
     cache.mkdir(parents=True)
     (path := cache / "damaged.json").write_text("{}")
-    code, out, err = call("--model", "vit_huge", "--set", "strategy=ddp", "--json")
-    assert code == 0 and json.loads(out)[0]["operations_file"] == "vit_huge-ddp-8.json"
+    code, out, err = call("vit_huge", "--set", "strategy=ddp", "--json")
+    assert code == 0 and json.loads(out)[0]["operations_file"] == SOURCE
     assert str(path) in err and find_codes(err) == ["SL-operations-file"]
-    code, _, err = call("--model", "vit_huge", "--operations", cache)
+    code, _, err = call("vit_huge", "--operations", cache)
     assert code == 2 and find_codes(err) == ["SL-operations-file"]
 
 
 @pytest.mark.parametrize(("strategy", "offload"), [("zero2", "optimizer"), ("fsdp", "all")])
 def test_what_leaves_the_device_is_found_on_the_host(call, strategy, offload):
     """Files of ViT-B, which an H100's allocator has confirmed."""
-    given = ("micro_batch_size=256", "global_batch_size=256", f"strategy={strategy}")
+    given = ("micro_batch_size=256", "global_batch_size=256", f"strategy={strategy}", "precision=bf16")
     files = ("--operations", "benchmarks/gpu/operations")
-    asked = ("--model", "vit_base", "--gpus", "1", *files, *(f"--set={one}" for one in given), "--json")
+    asked = ("vit_base", "--gpus", "1", *files, *(f"--set={one}" for one in given), "--json")
     kept, moved = (json.loads(call(*asked, f"--set=offload={to}")[1])[0] for to in ("none", offload))
     assert kept["host_gib"] == 0.0 and moved["host_gib"] > kept["peak_gib"] - moved["peak_gib"] > 0.9
     assert moved["causes_gib"].get("optimizer state", 0) == 0 < kept["causes_gib"]["optimizer state"]
@@ -61,8 +62,8 @@ def test_what_fits_is_told_and_what_does_not_with_its_cause_and_what_to_try():
         {"memory_forecast": "false"},
         {"mode": "evaluate"},
         {"micro_batch_size": "many"},
-        {"lora_rank": "8"},
-        {"model": "vit_tiny"},
+        {"compile": "true"},
+        {"model": "cnn"},
     ],
 )
 def test_where_nobody_knows_or_asks_nothing_is_said(settings):

@@ -5,7 +5,7 @@ import pytest
 from stratlab_spec.memory import step_prediction
 from stratlab_spec.memory.profiles import IRRELEVANT
 from stratlab_spec.memory.recording import Recording, Weight, read_recordings, write_recordings
-from stratlab_spec.memory.simulation import Ledger, simulate
+from stratlab_spec.memory.simulation import HeldMemory, simulate
 from stratlab_spec.memory.step_prediction import PLAIN, NotRecorded, find_layers, find_recording, predict_step
 from stratlab_spec.memory.strategy_rules import ShardedRules, WholeRules
 from stratlab_spec.settings.config import Config
@@ -67,10 +67,10 @@ def test_gradients_of_frozen_weights_are_not_held():
     weights = [Weight("a", (128,), True, False), Weight("b", (256,), True, True)]
     measured = Recording(MODE, {"start": [], "head": []}, {}, ["0"]).measure({})
     assert measured.data_bytes == 0
-    held = Ledger()
+    held = HeldMemory()
     WholeRules(weights, 2, True, False).hold_state(held)
     assert held.held == {"parameters": 1536, "optimizer state": 2048, "gradients": 1024}
-    held = Ledger()
+    held = HeldMemory()
     ShardedRules([weights], [], 2, 2, True, True).hold_state(held)
     assert held.held == {"parameters": 1024, "optimizer state": 1024, "gradients": 512}
 

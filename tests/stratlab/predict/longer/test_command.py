@@ -97,8 +97,12 @@ def test_it_answers_what_it_answered(name, call):
         (("charts/ddp", "--gpus-per-node", "3"), "gpus-per-node-of-charts", "run.processesPerNode"),
         ((*QWEN, "--set", "model_heads=7"), "predict-sizes", "model_hidden=2048"),
         (("charts/ddp", "--set", "run.config.model_heads=7"), "predict-sizes", "model_hidden=64"),
-        (("charts/llm-2d", "--set", "run.config.micro_batch_size=24"), "predict-batch", "= 96"),
-        ((*QWEN, *put("micro_batch_size=8", "global_batch_size=32", "strategy=fsdp")), "predict-batch", "32"),
+        (("charts/llm-2d", "--set", "run.config.micro_batch_size=24"), "nd-batch-indivisible", "= 96"),
+        (
+            (*QWEN, *put("micro_batch_size=8", "global_batch_size=32", "strategy=fsdp")),
+            "axes-batch-indivisible",
+            "32",
+        ),
     ],
 )
 def test_wrong_input_is_named(call, arguments, code, named):
