@@ -189,8 +189,11 @@ def build_rules(config: Config, measured: Measured, layers: int, axes: Any, micr
         if (value := getattr(config, name)) not in known:
             raise NotRecorded(f"{name}={value}")
     moments, accumulates = count_moments(config), micro_batches > 1
+    # torch's SGD adds the decay to a copy of all gradients (torch/optim/sgd.py, foreach)
+    copies = int(config.optimizer == "sgd" and config.weight_decay > 0)
     if config.strategy in ("single", "ddp"):
-        return WholeRules(list_weights(measured, layers), moments, accumulates, config.strategy == "ddp")
+        bucketed = config.strategy == "ddp"
+        return WholeRules(list_weights(measured, layers), moments, accumulates, bucketed, copies)
     if config.strategy in ("fsdp", "hsdp"):
         return ShardedRules(
             blocks=list_blocks(measured, layers),
@@ -198,6 +201,7 @@ def build_rules(config: Config, measured: Measured, layers: int, axes: Any, micr
             shards=axes.dp_shard,
             moments=moments,
             accumulates=accumulates,
+            update_copies=copies,
             half=config.precision in ("auto", "bf16", "fp16"),
         )
     if (stage := STRATEGIES[config.strategy].deepspeed_stage) in (1, 2):

@@ -31,6 +31,8 @@ class WholeRules:
     accumulates: bool
     bucketed: bool
     """ddp."""
+    update_copies: int = 0
+    """Copies of all gradients that the optimizer's step takes."""
     copies: bool = True
     repeats: bool = True
 
@@ -55,7 +57,9 @@ class WholeRules:
         if self.accumulates or self.bucketed:  # added to what is there
             held.free("gradients", size)
 
-    def update(self, held: HeldMemory) -> None: ...
+    def update(self, held: HeldMemory) -> None:
+        trained = sum(round_up(FP32 * weight.elements) for weight in self.weights if weight.trains)
+        held.take("other", self.update_copies * trained)
 
 
 @dataclass
@@ -74,6 +78,8 @@ class ShardedRules:
     accumulates: bool
     half: bool
     """Products' weights are gathered in 16 bits."""
+    update_copies: int = 0
+    """Copies of this rank's gradients that the optimizer's step takes."""
     copies: bool = False
     repeats: bool = True
 
@@ -179,7 +185,10 @@ class ShardedRules:
 
     def complete_gradient(self, held: HeldMemory, size: int) -> None: ...
 
-    def update(self, held: HeldMemory) -> None: ...
+    def update(self, held: HeldMemory) -> None:
+        every = [*self.root, *chain.from_iterable(self.blocks)]
+        trained = sum(round_up(FP32 * self._shard(one)) for one in every if one.trains)
+        held.take("other", self.update_copies * trained)
 
 
 def list_blocks(measured: Measured, layers: int) -> list[list[Weight]]:
