@@ -14,7 +14,8 @@ from stratlab.run_settings import SETTINGS, find_problem
 from stratlab.wording import name_allowed
 from stratlab_spec.memory.profiles import Question
 from stratlab_spec.models.decoder_config import SHAPES, TEXT_HUB_IDS
-from stratlab_spec.models.model_specs import HUB_IDS, TORCHVISION, VIT
+from stratlab_spec.models.model_specs import HUB_IDS, VIT
+from stratlab_spec.registry import NETWORKS
 from stratlab_spec.settings.config import PREFIX
 
 OF_DATA = ("data_residence", "dataset_path", "train_samples", "init", "model_layers")
@@ -72,13 +73,13 @@ def find_model(named: str) -> dict[str, str]:
         return {"model_path": str(path), "task": "text"}
     presets = {hub.lower(): name for name, hub in (TEXT_HUB_IDS | HUB_IDS).items()}
     name = presets.get(named.lower(), named)
-    if name in {*SHAPES, *VIT, *TORCHVISION}:
+    if name in {*SHAPES, *VIT, *NETWORKS}:
         return {"model": name}
-    near = difflib.get_close_matches(named.lower(), [*SHAPES, *VIT, *TORCHVISION, *presets], n=3)
+    near = difflib.get_close_matches(named.lower(), [*SHAPES, *VIT, *NETWORKS, *presets], n=3)
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     raise UserError(
-        f"{named}: expected a preset ({', '.join((*SHAPES, *VIT))}), its name on the hub, a config.json or a folder "
-        f"with one{hint} [SL-predict-model]"
+        f"{named}: expected a preset ({', '.join((*SHAPES, *VIT, *NETWORKS))}), its name on the hub, a config.json "
+        f"or a folder with one{hint} [SL-predict-model]"
     )
 
 

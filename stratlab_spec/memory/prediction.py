@@ -232,11 +232,11 @@ def forecast_memory(
         try:
             file = simulate_run(question)
         except CannotStart as reason:
-            log.info("memory_forecast: %s", reason)
+            log.debug("memory_forecast: %s", reason)
         except NotRecorded as reason:
             file = find_operations([*read_operations([SHIPPED])], question, rules)
             if file is None:
-                log.info("memory_forecast: no recorded steps for %s", reason)
+                log.debug("memory_forecast: no recorded steps for %s", reason)
     if file is None:
         return None
     workspace_gib = WORKSPACE_GIB if rules == CUDA else 0.0

@@ -185,5 +185,5 @@ class ZeroRules:
         held.take("other", round_up(FP64 * self._largest_mine))
         held.free("other", round_up(FP64 * self._largest_mine))
         flat = round_up(FP32 * self._share)
-        held.take("gradients", flat)
+        held.take("other", flat)
         held.free("gradients", self._mine_bytes)
