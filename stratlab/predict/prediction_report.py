@@ -8,6 +8,7 @@ build_screen            the verdict, a table with bars, and notes on the rows
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -44,7 +45,8 @@ def conclude(answers: Sequence[Prediction | Unknown]) -> str:
     fitting = [one for one in known if one.verdict is Verdict.FITS]
     if not known:
         return ""
-    unknown = f", {len(answers) - len(known)} not known" if len(known) < len(answers) else ""
+    verdicts = Counter(one.verdict for one in answers if isinstance(one, Unknown))
+    unknown = "".join(f", {count} {verdict}" for verdict, count in verdicts.items())
     if fitting:
         return f"{_say_first(fitting, len(answers), unknown)}. {NOT_ESTIMATED}"
     nearest = min(known, key=lambda one: one.needs_gib)
@@ -191,6 +193,7 @@ def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
 def _assumed(one: Prediction) -> str:
     left_out = {"image_size"} if "seq_len" in one.question.settings else {"seq_len", "packing"}
     held = {name: value for name, value in one.file.settings.items() if (name, value) != ("offload", "none")}
+    held |= {"precision": "bf16"} if held.get("precision") == "auto" else {}  # as on a current GPU
     settings = [
         f"{name}={describe_setting(one.file.model, name, held[name]) if name == 'image_size' else as_text(held[name])}"
         for name in ASSUMED
