@@ -345,7 +345,7 @@ class Settings(BaseModel):
     """Out of accelerator memory: continue with a smaller micro-batch (same global batch), recomputation, the next
     strategy that holds less, offloading; five rungs at most."""
     memory_forecast: bool = True
-    """With an operations file of these settings: predict the memory, do not start a run that cannot fit, and report
+    """Predict the memory (recorded steps or a count), do not start a run that cannot fit, and report
     the forecast's error at the end."""
     max_attempts: int = Field(default=3, ge=1, le=1000)
     """Starts of a pod that reach no new step."""
