@@ -1,0 +1,349 @@
+"""What DeepSpeed's stage 3 allocates in a step, as its engine does it (deepspeed 0.19.8, runtime/zero).
+
+zero3     every weight is in shards; a module's weights are gathered while it computes, further ones before
+zeropp    the same; hpz: after its first use each weight also has shards over the ranks of a node
+
+    trace of the modules' weights ─▶ fetch ─▶ prefetch of the next ones ─▶ product ─▶ release, unless soon used again
+                                                                  gradient ─▶ bucket ─▶ reduced through a copy
+
+Weights of products (partitioned_param_coordinator.py) travel in 16 bits and become fp32. All others are small: they
+persist, so that they are whole between the steps (stage3_param_persistence_threshold).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from stratlab_spec.memory.recording import (
+    BACKWARD,
+    COPY,
+    GRADIENT,
+    Allocation,
+    Measured,
+    Weight,
+    name_layer,
+    round_up,
+)
+from stratlab_spec.memory.simulation import HeldMemory
+from stratlab_spec.memory.strategy_rules import list_blocks
+
+HALF, FP32, FP64 = 2, 4, 8
+SUB_GROUP = 1_000_000_000
+"""Elements on a rank that one call of the optimizer updates (trainer/engines/deepspeed_config.py, sub_group_size)."""
+
+START, HEAD = -2, -1
+"""Places of the weights outside layers."""
+
+
+class UnknownProduct(LookupError):
+    """No weight has the size of a product's copy, or a weight is neither of a product nor persists."""
+
+
+@dataclass
+class Gathering:
+    """One all-gather (AllGatherHandle, AllGatherCoalescedHandle)."""
+
+    weights: list[int]
+    buffer_bytes: int
+    """Of all ranks' shards; freed when each weight has been waited for."""
+    waiting: int
+    is_whole: bool = False
+    """The weights are copied out of the buffer."""
+
+
+@dataclass
+class Zero3Rules:
+    """zero3 and zeropp with hpz.
+
+    Args:
+        bucket_elements: of gradients reduced together, at most the model's.
+        persistent_elements: a weight of at most so many is whole between the steps.
+        prefetch_elements, live_elements, reuse_elements: stage3_prefetch_bucket_size, stage3_max_live_parameters,
+            stage3_max_reuse_distance.
+        moments: of the optimizer.
+        accumulates: a step has several micro-batches.
+        node_shards: ranks of a node, with hpz; else 0.
+
+    Raises:
+        UnknownProduct: the recording has a product or a weight for which there is no rule.
+    """
+
+    measured: Measured
+    layers: int
+    shards: int
+    bucket_elements: int
+    persistent_elements: int
+    prefetch_elements: int
+    live_elements: int
+    reuse_elements: int
+    moments: int
+    accumulates: bool
+    node_shards: int = 0
+    copies: bool = True
+    repeats: bool = False
+    _places: dict[int, list[int]] = field(default_factory=dict)
+    """Layer, START, HEAD -> its weights."""
+
+    def __post_init__(self) -> None:
+        each = self.measured.weights
+        groups = {START: each["start"], **dict(enumerate(list_blocks(self.measured, self.layers)))}
+        groups[HEAD] = each["head"]
+        self._weights: list[Weight] = []
+        for place, group in groups.items():
+            self._places[place] = list(range(len(self._weights), len(self._weights) + len(group)))
+            self._weights += group
+        self._size = [weight.elements for weight in self._weights]
+        self._shard = [-(-size // self.shards) for size in self._size]
+        self._persist = [size <= self.persistent_elements for size in self._size]
+        for weight, persists in zip(self._weights, self._persist, strict=True):
+            if not weight.product and not persists:
+                raise UnknownProduct(f"{weight.name} does not persist")
+        self._embedding = self._places[START][0]
+        self._head = next((at for at in self._places[HEAD] if self._weights[at].product), self._embedding)
+        self._build_trace()
+        self._filled: list[int] = []  # weights whose gradients are in the bucket
+        self._large = 0  # bytes of a gradient above the bucket's size, which waits for its reduction
+        self._secondary: set[int] = set()  # with shards over the node's ranks
+        self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        """Begin a micro-batch (reset_step)."""
+        self._at = self._next = 0  # module to come; first entry of the trace that is not yet fetched
+        self._last_fetched: dict[int, int] = {}  # weight -> last place in the trace for which it is fetched
+        self._inflight: dict[int, Gathering] = {}
+        self._available: set[int] = {at for at, persists in enumerate(self._persist) if persists}
+        self._live = 0  # elements gathered
+        self._open: int | None = None  # weight of the product that computes its gradient
+
+    # ---- the order of the modules
+
+    def _build_trace(self) -> None:
+        """Find the weight of each module call in a forward and a backward pass, by the copies that products take."""
+        names = [name_layer(self.measured.segments, at, self.layers) for at in range(self.layers)]
+        self._trace = [self._embedding]
+        self._is_backward = [False]
+        for at, name in enumerate(names):
+            self._follow(name, at)
+        self._add(self._head, False)
+        self._add(self._head, True)
+        for at, name in reversed([*enumerate(names)]):
+            self._follow(name + BACKWARD, at)
+        self._add(self._embedding, True)
+        self._sums = [0, *accumulate(self._size[weight] for weight in self._trace)]
+        self._reused: list[int | None] = [None] * len(self._trace)  # next place of the same weight
+        later: dict[int, int] = {}
+        for place in reversed(range(len(self._trace))):
+            self._reused[place] = later.get(self._trace[place])
+            later[self._trace[place]] = place
+
+    def _add(self, weight: int, is_backward: bool) -> None:
+        self._trace.append(weight)
+        self._is_backward.append(is_backward)
+
+    def _follow(self, segment: str, layer: int) -> None:
+        events = self.measured.segments[segment]
+        begins = [place for place, event in enumerate(events) if event.kind == COPY and event.taken]
+        products = [at for at in self._places[layer] if self._weights[at].product]
+        used: Counter[tuple[int, bool]] = Counter()
+        for begin, end in zip(begins, [*begins[1:], len(events)], strict=True):
+            size = events[begin].bytes
+            alike = [at for at in products if round_up(HALF * self._size[at]) == size]
+            if not alike:
+                raise UnknownProduct(f"{segment}: no weight of {size} bytes in 16 bits")
+            gradient = round_up(FP32 * self._size[alike[0]])
+            backward = any(
+                one.kind == GRADIENT and one.taken and one.bytes == gradient for one in events[begin:end]
+            )
+            count = used[size, backward]
+            used[size, backward] += 1
+            place = count % len(alike)
+            self._add(alike[-1 - place if backward else place], backward)
+
+    # ---- gathering (fetch_sub_module, release_sub_module)
+
+    def _fetch(self, held: HeldMemory) -> None:
+        """Gather the next module's weight, wait for it, then gather further ones."""
+        at, weight = self._at, self._trace[self._at]
+        if weight not in self._available and weight not in self._inflight:
+            self._gather(held, [weight])
+        if weight in self._inflight:
+            self._wait(held, weight)
+        if self._last_fetched.get(weight, -1) < at:
+            self._last_fetched[weight] = self._trace_place(weight)
+        self._at += 1
+        self._prefetch(held)
+
+    def _trace_place(self, weight: int) -> int:
+        place, self._next = self._next, self._next + 1
+        assert self._trace[place] == weight, "modules in another order than before"
+        return place
+
+    def _prefetch(self, held: HeldMemory) -> None:
+        """Gather weights of the next modules, as many as may be live; every module without weights does so too."""
+        while True:
+            most = min(self.live_elements - self._live, self.prefetch_elements)
+            found: list[int] = []
+            elements = 0
+            while self._next < len(self._trace) and elements < most:
+                weight = self._trace[self._next]
+                self._last_fetched[weight] = max(self._last_fetched.get(weight, -1), self._next)
+                self._next += 1
+                if weight not in self._available and weight not in self._inflight and weight not in found:
+                    found.append(weight)
+                    elements += self._size[weight]
+            if not found:
+                return
+            self._gather(held, found)
+
+    def _gather(self, held: HeldMemory, weights: Sequence[int]) -> None:
+        """Begin an all-gather: a buffer of all shards, into which this rank's are copied in 16 bits."""
+        self._live += sum(self._size[at] for at in weights)
+        for on_node in (True, False):
+            group = [at for at in weights if (at in self._secondary) == on_node]
+            if not group:
+                continue
+            buffer = round_up(HALF * self.shards * sum(self._shard[at] for at in group))
+            parts = self.shards // self.node_shards if on_node else 1
+            copied = sum(round_up(HALF * parts * self._shard[at]) for at in group)
+            held.take("gathered", buffer + copied)
+            held.free("gathered", copied)
+            one = Gathering(list(group), buffer, len(group))
+            self._inflight |= dict.fromkeys(group, one)
+
+    def _wait(self, held: HeldMemory, weight: int) -> None:
+        """Finish the all-gather of a weight: all of the same one become fp32."""
+        one = self._inflight.pop(weight)
+        for at in [] if one.is_whole else one.weights:
+            joined = round_up(HALF * self._size[at]) if len(one.weights) > 1 else 0
+            held.take("gathered", joined + self._whole(at))
+            held.free("gathered", joined)
+            self._available.add(at)
+        one.is_whole = True
+        one.waiting -= 1
+        if not one.waiting:
+            held.free("gathered", one.buffer_bytes)
+
+    def _whole(self, weight: int) -> int:
+        return round_up(FP32 * self._size[weight])
+
+    def _release(self, held: HeldMemory) -> None:
+        """Free the last module's weight, unless a fetch has seen its next use or that is near (__params_to_release).
+
+        The embedding stays: the model asks for its type outside its module, which makes it external.
+        """
+        at = self._at - 1
+        weight, again = self._trace[at], self._reused[at]
+        is_near = again is not None and self._sums[again] - self._sums[at + 1] < self.reuse_elements
+        if self._persist[weight] or weight == self._embedding or is_near or self._last_fetched[weight] > at:
+            return
+        self._free(held, weight)
+
+    def _free(self, held: HeldMemory, weight: int) -> None:
+        if self.node_shards and weight not in self._secondary:  # _partition_param_sec
+            self._secondary.add(weight)
+            held.take("parameters", self._on_node(weight))
+        held.free("gathered", self._whole(weight))
+        self._available.discard(weight)
+        self._live -= self._size[weight]
+
+    def _on_node(self, weight: int) -> int:
+        return round_up(FP32 * self._shard[weight] * self.shards // self.node_shards)
+
+    # ---- a step
+
+    def hold_state(self, held: HeldMemory) -> None:
+        local = sum(self._shard)
+        groups = self._sub_groups()
+        held.take("parameters", round_up(FP32 * local))
+        held.take("master copies", sum(groups))
+        held.take("optimizer state", self.moments * sum(groups))
+        held.take("gradients", round_up(FP32 * local))  # grad_partitions_flat_buffer
+        held.take("gradient buckets", round_up(FP32 * self.bucket_elements))
+        held.take("gathered", self._persistent_bytes())
+        if self.node_shards and self.accumulates:  # of the earlier micro-batches
+            self._secondary = {at for at, persists in enumerate(self._persist) if not persists}
+            held.take("parameters", sum(map(self._on_node, self._secondary)))
+
+    def _persistent_bytes(self) -> int:
+        return sum(self._whole(at) for at, persists in enumerate(self._persist) if persists)
+
+    def _sub_groups(self) -> list[int]:
+        """Return the bytes of each group that the optimizer updates at once (_create_fp16_sub_groups)."""
+        found, elements = [], 0
+        for shard in self._shard:
+            elements += shard
+            if elements >= SUB_GROUP:
+                found.append(round_up(FP32 * elements))
+                elements = 0
+        return [*found, round_up(FP32 * elements)] if elements else found
+
+    def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
+        self._place = layer if layer >= 0 else HEAD if segment.startswith("head") else START
+        if segment == "start":
+            self._begin_pass()
+            self._fetch(held)
+        elif segment in (f"head{BACKWARD}", f"start{BACKWARD}"):
+            self._fetch(held)
+            self._open = self._trace[self._at - 1]
+
+    def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
+        if segment == f"start{BACKWARD}":
+            self._reduce(held, "activations")
+            self._free(held, self._embedding)
+
+    def begin_product(self, held: HeldMemory, product: Allocation) -> None:
+        self._fetch(held)
+        if self._is_backward[self._at - 1]:
+            self._open = self._trace[self._at - 1]
+
+    def end_product(self, held: HeldMemory, product: Allocation) -> None:
+        if self._open is None:
+            self._release(held)
+
+    def take_gradient(self, held: HeldMemory, size: int) -> None:
+        held.take("gradients", size)
+
+    def complete_gradient(self, held: HeldMemory, size: int) -> None:
+        """Move a gradient into the bucket, which is reduced before if it is too full; then release the weight."""
+        is_open = self._open is not None and self._whole(self._open) == size
+        weight = (
+            self._open if is_open else next(at for at in self._places[self._place] if self._whole(at) == size)
+        )
+        assert weight is not None
+        elements = self._size[weight]
+        waiting = sum(self._size[at] for at in self._filled)
+        if waiting and waiting + elements > self.bucket_elements:
+            self._reduce(held, "gradient buckets")
+        self._filled.append(weight)
+        if elements > self.bucket_elements:
+            self._large = size
+        else:
+            held.free("gradients", size)
+        if is_open:
+            self._open = None
+            self._release(held)
+            self._prefetch(held)
+
+    def _reduce(self, held: HeldMemory, cause: str) -> None:
+        """Join all gradients of the bucket by rank in a copy, and reduce it (reduce_scatter_coalesced).
+
+        One gradient that the ranks divide evenly needs no copy.
+        """
+        if len(self._filled) > 1 or any(self._size[at] % self.shards for at in self._filled):
+            held.take(
+                cause, copy := round_up(FP32 * self.shards * sum(self._shard[at] for at in self._filled))
+            )
+            held.free(cause, copy)
+        held.free("gradients", self._large)
+        self._filled, self._large = [], 0
+
+    def update(self, held: HeldMemory) -> None:
+        """Free what persists, take the norm in fp64, one shard after the other, then a flat copy of each group."""
+        held.free("gathered", self._persistent_bytes())
+        for size in (round_up(FP64 * max(self._shard)), max(self._sub_groups())):
+            held.take("other", size)
+            held.free("other", size)
+        held.take("gathered", self._persistent_bytes())
