@@ -12,7 +12,6 @@ persist, so that they are whole between the steps (stage3_param_persistence_thre
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -104,10 +103,11 @@ class Zero3Rules:
         self._embedding = self._places[START][0]
         self._head = next((at for at in self._places[HEAD] if self._weights[at].product), self._embedding)
         self._build_trace()
+        self._stays: dict[int, bool] = {}  # place in the trace -> the weight stays after it
         self._filled: list[int] = []  # weights whose gradients are in the bucket
         self._large = 0  # bytes of a gradient above the bucket's size, which waits for its reduction
         self._secondary: set[int] = set()  # with shards over the node's ranks
-        self._begin_pass()
+        self._rehearse()
 
     def _begin_pass(self) -> None:
         """Begin a micro-batch (reset_step)."""
@@ -121,17 +121,19 @@ class Zero3Rules:
     # ---- the order of the modules
 
     def _build_trace(self) -> None:
-        """Find the weight of each module call in a forward and a backward pass, by the copies that products take."""
+        """List the weights of the module calls in a forward and a backward pass, in order."""
         names = [name_layer(self.measured.segments, at, self.layers) for at in range(self.layers)]
-        self._trace = [self._embedding]
-        self._is_backward = [False]
-        for at, name in enumerate(names):
-            self._follow(name, at)
-        self._add(self._head, False)
-        self._add(self._head, True)
-        for at, name in reversed([*enumerate(names)]):
-            self._follow(name + BACKWARD, at)
-        self._add(self._embedding, True)
+        segments = {START: "start", **dict(enumerate(names)), HEAD: "head"}
+        orders = {place: self._order(place, name + BACKWARD) for place, name in segments.items()}
+        if self._head not in orders[HEAD]:  # tied
+            orders[HEAD].append(self._head)
+        calls = [(weight, False) for place in segments for weight in orders[place]]
+        for place in reversed(segments):
+            if place >= 0 and self._is_recomputed(place, names[place]):
+                calls += [(weight, False) for weight in orders[place]]
+            calls += [(weight, True) for weight in reversed(orders[place])]
+        self._trace = [weight for weight, _ in calls]
+        self._is_backward = [backward for _, backward in calls]
         self._sums = [0, *accumulate(self._size[weight] for weight in self._trace)]
         self._reused: list[int | None] = [None] * len(self._trace)  # next place of the same weight
         later: dict[int, int] = {}
@@ -139,28 +141,45 @@ class Zero3Rules:
             self._reused[place] = later.get(self._trace[place])
             later[self._trace[place]] = place
 
-    def _add(self, weight: int, is_backward: bool) -> None:
-        self._trace.append(weight)
-        self._is_backward.append(is_backward)
+    def _order(self, place: int, backward: str) -> list[int]:
+        """Return weights in the order of their modules: that of their gradients, reversed."""
+        waiting = list(self._places[place])
+        found = []
+        for event in reversed(self.measured.segments[backward]):
+            if event.kind == GRADIENT and event.taken:
+                alike = [at for at in waiting if self._whole(at) == event.bytes]
+                if alike:
+                    found.append(alike[0])
+                    waiting.remove(alike[0])
+        if waiting:
+            raise UnknownProduct(f"{self._weights[waiting[0]].name} has no gradient")
+        return found
 
-    def _follow(self, segment: str, layer: int) -> None:
-        events = self.measured.segments[segment]
-        begins = [place for place, event in enumerate(events) if event.kind == COPY and event.taken]
-        products = [at for at in self._places[layer] if self._weights[at].product]
-        used: Counter[tuple[int, bool]] = Counter()
-        for begin, end in zip(begins, [*begins[1:], len(events)], strict=True):
-            size = events[begin].bytes
-            alike = [at for at in products if round_up(HALF * self._size[at]) == size]
-            if not alike:
-                raise UnknownProduct(f"{segment}: no weight of {size} bytes in 16 bits")
-            gradient = round_up(FP32 * self._size[alike[0]])
-            backward = any(
-                one.kind == GRADIENT and one.taken and one.bytes == gradient for one in events[begin:end]
-            )
-            count = used[size, backward]
-            used[size, backward] += 1
-            place = count % len(alike)
-            self._add(alike[-1 - place if backward else place], backward)
+    def _is_recomputed(self, place: int, name: str) -> bool:
+        """Return whether the backward pass of a layer calls its modules again."""
+        products = sum(self._weights[at].product for at in self._places[place])
+        copies = [
+            sum(event.kind == COPY and event.taken for event in self.measured.segments[name + part])
+            for part in ("", BACKWARD)
+        ]
+        if copies not in ([products, products], [products, 2 * products]):
+            raise UnknownProduct(f"{name}: {products} products copy {copies} weights")
+        return copies[1] > products
+
+    def _rehearse(self) -> None:
+        """Decide which weights stay after which call.
+
+        DeepSpeed decides in the first pass that knows the trace, the second one, and remembers it (lru_cache of
+        __params_to_release). If that is in the first step, what persists is not gathered before, and counts as live.
+        """
+        nothing = HeldMemory()
+        self._begin_pass()
+        if self.accumulates:
+            self._available.clear()
+        for _ in self._trace:
+            self._fetch(nothing)
+            self._release(nothing)
+        self._secondary.clear()
 
     # ---- gathering (fetch_sub_module, release_sub_module)
 
@@ -236,10 +255,12 @@ class Zero3Rules:
         """
         at = self._at - 1
         weight, again = self._trace[at], self._reused[at]
-        is_near = again is not None and self._sums[again] - self._sums[at + 1] < self.reuse_elements
-        if self._persist[weight] or weight == self._embedding or is_near or self._last_fetched[weight] > at:
-            return
-        self._free(held, weight)
+        if at not in self._stays:
+            is_near = again is not None and self._sums[again] - self._sums[at + 1] < self.reuse_elements
+            stays = self._persist[weight] or weight == self._embedding
+            self._stays[at] = stays or is_near or self._last_fetched[weight] > at
+        if not self._stays[at] and weight in self._available:
+            self._free(held, weight)
 
     def _free(self, held: HeldMemory, weight: int) -> None:
         if self.node_shards and weight not in self._secondary:  # _partition_param_sec
@@ -284,10 +305,20 @@ class Zero3Rules:
         self._place = layer if layer >= 0 else HEAD if segment.startswith("head") else START
         if segment == "start":
             self._begin_pass()
+            self._fetch_through(held, self._embedding)
+        elif segment == f"head{BACKWARD}":
+            self._open = self._head
+            self._fetch_through(held, self._head)
+        elif segment == f"start{BACKWARD}":
+            self._fetch_through(held, self._embedding)
+
+    def _fetch_through(self, held: HeldMemory, weight: int | None = None) -> None:
+        """Call the modules up to that of a weight; None = of the next product."""
+        while True:
+            at = self._trace[self._at]
             self._fetch(held)
-        elif segment in (f"head{BACKWARD}", f"start{BACKWARD}"):
-            self._fetch(held)
-            self._open = self._trace[self._at - 1]
+            if at == weight or (weight is None and self._weights[at].product):
+                return
 
     def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
         if segment == f"start{BACKWARD}":
@@ -295,13 +326,20 @@ class Zero3Rules:
             self._free(held, self._embedding)
 
     def begin_product(self, held: HeldMemory, product: Allocation) -> None:
-        self._fetch(held)
+        self._fetch_through(held)
         if self._is_backward[self._at - 1]:
             self._open = self._trace[self._at - 1]
 
     def end_product(self, held: HeldMemory, product: Allocation) -> None:
         if self._open is None:
+            weight = self._trace[self._at - 1]
             self._release(held)
+            if self._parent(self._trace[self._at]) != self._parent(weight):  # which is called before
+                self._prefetch(held)
+
+    def _parent(self, weight: int) -> str:
+        module, _, _ = self._weights[weight].name.rpartition(".")
+        return module.rpartition(".")[0]
 
     def take_gradient(self, held: HeldMemory, size: int) -> None:
         held.take("gradients", size)
