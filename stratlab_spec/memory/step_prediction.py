@@ -202,8 +202,7 @@ def build_rules(
         if (value := getattr(config, name)) not in known:
             raise NotRecorded(f"{name}={value}")
     moments, accumulates = count_moments(config), micro_batches > 1
-    # torch's SGD adds the decay to a copy of all gradients (torch/optim/sgd.py, foreach)
-    copies = int(config.optimizer == "sgd" and config.weight_decay > 0)
+    copies = _update_copies(config)
     if config.strategy in ("single", "ddp"):
         bucketed = config.strategy == "ddp"
         return WholeRules(list_weights(measured, layers), moments, accumulates, bucketed, copies)
@@ -224,14 +223,21 @@ def build_rules(
     raise NotRecorded(f"strategy={config.strategy}")
 
 
+def _update_copies(config: Config) -> int:
+    """Return 1 if torch's SGD adds the decay to a copy of all gradients (torch/optim/sgd.py)."""
+    return int(config.optimizer == "sgd" and config.weight_decay > 0)
+
+
 def _build_zero3(
     config: Config, measured: Measured, layers: int, shards: int, per_node: int, accumulates: bool
 ) -> Zero3Rules:
     hpz = config.strategy == "zeropp"
     if hpz and config.zeropp != "hpz":
         raise NotRecorded(f"zeropp={config.zeropp}")
-    if config.lora_rank or config.precision not in ("auto", "bf16") or shards == 1:
-        raise NotRecorded(f"lora_rank, precision or one rank with {config.strategy}")
+    if config.lora_rank:
+        raise NotRecorded(f"lora_rank={config.lora_rank} with {config.strategy}")
+    if config.precision not in ("auto", "bf16") or shards == 1 or not config.is_text:
+        raise NotRecorded(f"precision, one rank or images with {config.strategy}")
     every = list_weights(measured, layers)
     total = sum(one.elements for one in every)
     block = max(sum(one.elements for one in group) for group in list_blocks(measured, layers))
@@ -253,6 +259,8 @@ def _build_zero3(
             reuse_elements=reuse,
             moments=count_moments(config),
             accumulates=accumulates,
+            keeps_embedding=config.packing,
+            update_copies=_update_copies(config),
             node_shards=per_node if hpz else 0,
         )
     except UnknownProduct as failure:

@@ -64,6 +64,8 @@ class Zero3Rules:
             stage3_max_reuse_distance.
         moments: of the optimizer.
         accumulates: a step has several micro-batches.
+        keeps_embedding: the model asks for its type outside its module (packed rows), so it stays to the pass's end.
+        update_copies: of all gradients, which the optimizer's step takes.
         node_shards: ranks of a node, with hpz; else 0.
 
     Raises:
@@ -80,6 +82,8 @@ class Zero3Rules:
     reuse_elements: int
     moments: int
     accumulates: bool
+    keeps_embedding: bool
+    update_copies: int = 0
     node_shards: int = 0
     copies: bool = True
     repeats: bool = False
@@ -125,8 +129,7 @@ class Zero3Rules:
         names = [name_layer(self.measured.segments, at, self.layers) for at in range(self.layers)]
         segments = {START: "start", **dict(enumerate(names)), HEAD: "head"}
         orders = {place: self._order(place, name + BACKWARD) for place, name in segments.items()}
-        if self._head not in orders[HEAD]:  # tied
-            orders[HEAD].append(self._head)
+        orders[HEAD].append(self._head)  # maybe tied, and its gradient may come in the forward pass
         calls = [(weight, False) for place in segments for weight in orders[place]]
         for place in reversed(segments):
             if place >= 0 and self._is_recomputed(place, names[place]):
@@ -143,7 +146,7 @@ class Zero3Rules:
 
     def _order(self, place: int, backward: str) -> list[int]:
         """Return weights in the order of their modules: that of their gradients, reversed."""
-        waiting = list(self._places[place])
+        waiting = [at for at in self._places[place] if place != HEAD or at != self._head]
         found = []
         for event in reversed(self.measured.segments[backward]):
             if event.kind == GRADIENT and event.taken:
@@ -157,9 +160,13 @@ class Zero3Rules:
 
     def _is_recomputed(self, place: int, name: str) -> bool:
         """Return whether the backward pass of a layer calls its modules again."""
-        products = sum(self._weights[at].product for at in self._places[place])
+        sizes = [self._copied(at) for at in self._places[place] if self._weights[at].product]
+        products = len(sizes)
         copies = [
-            sum(event.kind == COPY and event.taken for event in self.measured.segments[name + part])
+            sum(
+                event.kind == COPY and event.taken and event.bytes in sizes  # others are of biases
+                for event in self.measured.segments[name + part]
+            )
             for part in ("", BACKWARD)
         ]
         if copies not in ([products, products], [products, 2 * products]):
@@ -236,7 +243,7 @@ class Zero3Rules:
         """Finish the all-gather of a weight: all of the same one become fp32."""
         one = self._inflight.pop(weight)
         for at in [] if one.is_whole else one.weights:
-            joined = round_up(HALF * self._size[at]) if len(one.weights) > 1 else 0
+            joined = self._copied(at) if len(one.weights) > 1 else 0
             held.take("gathered", joined + self._whole(at))
             held.free("gathered", joined)
             self._available.add(at)
@@ -245,19 +252,19 @@ class Zero3Rules:
         if not one.waiting:
             held.free("gathered", one.buffer_bytes)
 
+    def _copied(self, weight: int) -> int:
+        return round_up(HALF * self._size[weight])
+
     def _whole(self, weight: int) -> int:
         return round_up(FP32 * self._size[weight])
 
     def _release(self, held: HeldMemory) -> None:
-        """Free the last module's weight, unless a fetch has seen its next use or that is near (__params_to_release).
-
-        The embedding stays: the model asks for its type outside its module, which makes it external.
-        """
+        """Free the last module's weight, unless a fetch has seen its next use or that is near (__params_to_release)."""
         at = self._at - 1
         weight, again = self._trace[at], self._reused[at]
         if at not in self._stays:
             is_near = again is not None and self._sums[again] - self._sums[at + 1] < self.reuse_elements
-            stays = self._persist[weight] or weight == self._embedding
+            stays = self._persist[weight] or (self.keeps_embedding and weight == self._embedding)
             self._stays[at] = stays or is_near or self._last_fetched[weight] > at
         if not self._stays[at] and weight in self._available:
             self._free(held, weight)
@@ -310,6 +317,7 @@ class Zero3Rules:
             self._open = self._head
             self._fetch_through(held, self._head)
         elif segment == f"start{BACKWARD}":
+            self._open = self._embedding
             self._fetch_through(held, self._embedding)
 
     def _fetch_through(self, held: HeldMemory, weight: int | None = None) -> None:
@@ -321,21 +329,29 @@ class Zero3Rules:
                 return
 
     def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
-        if segment == f"start{BACKWARD}":
+        if segment == "start":
+            self._release(held)
+        elif segment == f"start{BACKWARD}":
             self._reduce(held, "activations")
-            self._free(held, self._embedding)
+            if self.keeps_embedding:
+                self._free(held, self._embedding)
 
     def begin_product(self, held: HeldMemory, product: Allocation) -> None:
+        if product.bytes != self._copied(self._next_product()):  # a bias
+            return
         self._fetch_through(held)
         if self._is_backward[self._at - 1]:
             self._open = self._trace[self._at - 1]
 
     def end_product(self, held: HeldMemory, product: Allocation) -> None:
-        if self._open is None:
-            weight = self._trace[self._at - 1]
+        weight = self._trace[self._at - 1]
+        if self._open is None and product.bytes == self._copied(weight):
             self._release(held)
             if self._parent(self._trace[self._at]) != self._parent(weight):  # which is called before
                 self._prefetch(held)
+
+    def _next_product(self) -> int:
+        return next(at for at in self._trace[self._at :] if self._weights[at].product)
 
     def _parent(self, weight: int) -> str:
         module, _, _ = self._weights[weight].name.rpartition(".")
@@ -381,7 +397,8 @@ class Zero3Rules:
     def update(self, held: HeldMemory) -> None:
         """Free what persists, take the norm in fp64, one shard after the other, then a flat copy of each group."""
         held.free("gathered", self._persistent_bytes())
-        for size in (round_up(FP64 * max(self._shard)), max(self._sub_groups())):
+        flat = (1 + self.update_copies) * max(self._sub_groups())
+        for size in (round_up(FP64 * max(self._shard)), flat):
             held.take("other", size)
             held.free("other", size)
         held.take("gathered", self._persistent_bytes())
