@@ -121,20 +121,29 @@ class Zero3Rules:
         self._available: set[int] = {at for at, persists in enumerate(self._persist) if persists}
         self._live = 0  # elements gathered
         self._open: int | None = None  # weight of the product that computes its gradient
+        self._recomputing: int | None = None  # weight of the product whose layer is computed again
 
     # ---- the order of the modules
 
     def _build_trace(self) -> None:
-        """List the weights of the module calls in a forward and a backward pass, in order."""
+        """List the weights of the module calls in a forward and a backward pass, in order.
+
+        A recomputed block begins when the backward pass of its last module asks for its input; that module's hook
+        has already fetched its weight. Its second forward call ends early, without a release.
+        """
         names = [name_layer(self.measured.segments, at, self.layers) for at in range(self.layers)]
         segments = {START: "start", **dict(enumerate(names)), HEAD: "head"}
         orders = {place: self._order(place, name + BACKWARD) for place, name in segments.items()}
         orders[HEAD].append(self._head)  # maybe tied, and its gradient may come in the forward pass
         calls = [(weight, False) for place in segments for weight in orders[place]]
+        self._early: dict[int, int] = {}  # place of a call that recomputes its layer -> its weight
         for place in reversed(segments):
+            last, *others = reversed(orders[place])
+            calls.append((last, True))
             if place >= 0 and self._is_recomputed(place, names[place]):
+                self._early[len(calls) - 1] = last
                 calls += [(weight, False) for weight in orders[place]]
-            calls += [(weight, True) for weight in reversed(orders[place])]
+            calls += [(weight, True) for weight in others]
         self._trace = [weight for weight, _ in calls]
         self._is_backward = [backward for _, backward in calls]
         self._sums = [0, *accumulate(self._size[weight] for weight in self._trace)]
@@ -183,9 +192,10 @@ class Zero3Rules:
         self._begin_pass()
         if self.accumulates:
             self._available.clear()
-        for _ in self._trace:
+        for place in range(len(self._trace)):
             self._fetch(nothing)
-            self._release(nothing)
+            if place not in self._early:
+                self._release(nothing)
         self._secondary.clear()
 
     # ---- gathering (fetch_sub_module, release_sub_module)
@@ -319,6 +329,12 @@ class Zero3Rules:
         elif segment == f"start{BACKWARD}":
             self._open = self._embedding
             self._fetch_through(held, self._embedding)
+        elif segment.endswith(BACKWARD):
+            while self._at not in self._early and not self._weights[self._trace[self._at]].product:
+                self._fetch(held)
+            if self._at in self._early:
+                self._recomputing = self._trace[self._at]
+                self._fetch(held)
 
     def _fetch_through(self, held: HeldMemory, weight: int | None = None) -> None:
         """Call the modules up to that of a weight; None = of the next product."""
@@ -337,6 +353,10 @@ class Zero3Rules:
                 self._free(held, self._embedding)
 
     def begin_product(self, held: HeldMemory, product: Allocation) -> None:
+        again = self._recomputing
+        if again is not None and again == self._trace[self._at - 1] and self._at - 1 not in self._early:
+            self._open, self._recomputing = again, None
+            return
         if product.bytes != self._copied(self._next_product()):  # a bias
             return
         self._fetch_through(held)
@@ -345,7 +365,7 @@ class Zero3Rules:
 
     def end_product(self, held: HeldMemory, product: Allocation) -> None:
         weight = self._trace[self._at - 1]
-        if self._open is None and product.bytes == self._copied(weight):
+        if self._open is None and weight != self._recomputing and product.bytes == self._copied(weight):
             self._release(held)
             if self._parent(self._trace[self._at]) != self._parent(weight):  # which is called before
                 self._prefetch(held)
