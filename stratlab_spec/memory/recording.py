@@ -33,6 +33,10 @@ KINDS = PLAIN, COPY, GRADIENT = "", "copy", "gradient"
 """Kinds of events: an activation; a 16-bit copy of a weight for one product; the gradient of a weight."""
 
 
+class NotRecorded(LookupError):
+    """No recording answers; the text says which setting is not in one."""
+
+
 class Size(NamedTuple):
     """A number as `coefficient x symbols`."""
 

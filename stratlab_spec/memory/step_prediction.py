@@ -15,6 +15,7 @@ from stratlab_spec.memory.recording import (
     BACKWARD,
     FOLDER,
     Measured,
+    NotRecorded,
     Recording,
     name_layer,
     read_recordings,
@@ -23,7 +24,8 @@ from stratlab_spec.memory.recording import (
 from stratlab_spec.memory.simulation import Rules, StepMemory, simulate
 from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, image_sizes
 from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, list_blocks, list_weights
-from stratlab_spec.memory.zero3_rules import UnknownProduct, Zero3Rules
+from stratlab_spec.memory.zero3_rules import Zero3Rules
+from stratlab_spec.memory.zero3_trace import ModuleTrace
 from stratlab_spec.memory.zero_rules import START_ALIGNMENT, ZeroRules
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import default_image_size, read_vit_shape, registered_name
@@ -56,10 +58,6 @@ FLAVORS = {
     "whole": Flavor("single", 1, ("single", "ddp", "zero1", "zero2", "zero3", "zeropp")),
     "sharded": Flavor("fsdp", 2, ("fsdp", "hsdp")),
 }
-
-
-class NotRecorded(LookupError):
-    """No recording answers; the text says which setting is not in one."""
 
 
 def predict_step(config: Config, ranks: int, per_node: int) -> StepMemory:
@@ -247,24 +245,20 @@ def _build_zero3(
     if reshards_after_forward(config):
         reuse = block * (1 if config.activation_checkpointing == NONE else 2)
         live = outside + (1 + config.prefetch_blocks) * block
-    try:
-        return Zero3Rules(
-            measured,
-            layers,
-            shards=shards,
-            bucket_elements=_bucket_elements(config, total),
-            persistent_elements=config.persistent_elements,
-            prefetch_elements=config.prefetch_blocks * block,
-            live_elements=live,
-            reuse_elements=reuse,
-            moments=count_moments(config),
-            accumulates=accumulates,
-            keeps_embedding=config.packing,
-            update_copies=_update_copies(config),
-            node_shards=per_node if hpz else 0,
-        )
-    except UnknownProduct as failure:
-        raise NotRecorded(str(failure)) from None
+    return Zero3Rules(
+        ModuleTrace(measured, layers),
+        shards=shards,
+        bucket_elements=_bucket_elements(config, total),
+        persistent_elements=config.persistent_elements,
+        prefetch_elements=config.prefetch_blocks * block,
+        live_elements=live,
+        reuse_elements=reuse,
+        moments=count_moments(config),
+        accumulates=accumulates,
+        keeps_embedding=config.packing,
+        update_copies=_update_copies(config),
+        node_shards=per_node if hpz else 0,
+    )
 
 
 def _bucket_elements(config: Config, total: int) -> int:

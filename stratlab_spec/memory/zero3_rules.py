@@ -13,32 +13,16 @@ persist, so that they are whole between the steps (stage3_param_persistence_thre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
 
-from stratlab_spec.memory.recording import (
-    BACKWARD,
-    COPY,
-    GRADIENT,
-    Allocation,
-    Measured,
-    Weight,
-    name_layer,
-    round_up,
-)
+from stratlab_spec.memory.recording import BACKWARD, Allocation, NotRecorded, round_up
 from stratlab_spec.memory.simulation import HeldMemory
-from stratlab_spec.memory.strategy_rules import list_blocks
+from stratlab_spec.memory.strategy_rules import FP32, HALF
+from stratlab_spec.memory.zero3_trace import HEAD, START, ModuleTrace
 
-HALF, FP32, FP64 = 2, 4, 8
+FP64 = 8
 SUB_GROUP = 1_000_000_000
 """Elements on a rank that one call of the optimizer updates (trainer/engines/deepspeed_config.py, sub_group_size)."""
-
-START, HEAD = -2, -1
-"""Places of the weights outside layers."""
-
-
-class UnknownProduct(LookupError):
-    """No weight has the size of a product's copy, or a weight is neither of a product nor persists."""
 
 
 @dataclass
@@ -69,11 +53,10 @@ class Zero3Rules:
         node_shards: ranks of a node, with hpz; else 0.
 
     Raises:
-        UnknownProduct: the recording has a product or a weight for which there is no rule.
+        NotRecorded: a weight that enters no product does not persist.
     """
 
-    measured: Measured
-    layers: int
+    trace: ModuleTrace
     shards: int
     bucket_elements: int
     persistent_elements: int
@@ -87,26 +70,14 @@ class Zero3Rules:
     node_shards: int = 0
     copies: bool = True
     repeats: bool = False
-    _places: dict[int, list[int]] = field(default_factory=dict)
-    """Layer, START, HEAD -> its weights."""
 
     def __post_init__(self) -> None:
-        each = self.measured.weights
-        groups = {START: each["start"], **dict(enumerate(list_blocks(self.measured, self.layers)))}
-        groups[HEAD] = each["head"]
-        self._weights: list[Weight] = []
-        for place, group in groups.items():
-            self._places[place] = list(range(len(self._weights), len(self._weights) + len(group)))
-            self._weights += group
-        self._size = [weight.elements for weight in self._weights]
+        self._size = [weight.elements for weight in self.trace.weights]
         self._shard = [-(-size // self.shards) for size in self._size]
         self._persist = [size <= self.persistent_elements for size in self._size]
-        for weight, persists in zip(self._weights, self._persist, strict=True):
+        for weight, persists in zip(self.trace.weights, self._persist, strict=True):
             if not weight.product and not persists:
-                raise UnknownProduct(f"{weight.name} does not persist")
-        self._embedding = self._places[START][0]
-        self._head = next((at for at in self._places[HEAD] if self._weights[at].product), self._embedding)
-        self._build_trace()
+                raise NotRecorded(f"persistent_elements={self.persistent_elements}, below {weight.name}")
         self._stays: dict[int, bool] = {}  # place in the trace -> the weight stays after it
         self._filled: list[int] = []  # weights whose gradients are in the bucket
         self._large = 0  # bytes of a gradient above the bucket's size, which waits for its reduction
@@ -123,65 +94,6 @@ class Zero3Rules:
         self._open: int | None = None  # weight of the product that computes its gradient
         self._recomputing: int | None = None  # weight of the product whose layer is computed again
 
-    # ---- the order of the modules
-
-    def _build_trace(self) -> None:
-        """List the weights of the module calls in a forward and a backward pass, in order.
-
-        A recomputed block begins when the backward pass of its last module asks for its input; that module's hook
-        has already fetched its weight. Its second forward call ends early, without a release.
-        """
-        names = [name_layer(self.measured.segments, at, self.layers) for at in range(self.layers)]
-        segments = {START: "start", **dict(enumerate(names)), HEAD: "head"}
-        orders = {place: self._order(place, name + BACKWARD) for place, name in segments.items()}
-        orders[HEAD].append(self._head)  # maybe tied, and its gradient may come in the forward pass
-        calls = [(weight, False) for place in segments for weight in orders[place]]
-        self._early: dict[int, int] = {}  # place of a call that recomputes its layer -> its weight
-        for place in reversed(segments):
-            last, *others = reversed(orders[place])
-            calls.append((last, True))
-            if place >= 0 and self._is_recomputed(place, names[place]):
-                self._early[len(calls) - 1] = last
-                calls += [(weight, False) for weight in orders[place]]
-            calls += [(weight, True) for weight in others]
-        self._trace = [weight for weight, _ in calls]
-        self._is_backward = [backward for _, backward in calls]
-        self._sums = [0, *accumulate(self._size[weight] for weight in self._trace)]
-        self._reused: list[int | None] = [None] * len(self._trace)  # next place of the same weight
-        later: dict[int, int] = {}
-        for place in reversed(range(len(self._trace))):
-            self._reused[place] = later.get(self._trace[place])
-            later[self._trace[place]] = place
-
-    def _order(self, place: int, backward: str) -> list[int]:
-        """Return weights in the order of their modules: that of their gradients, reversed."""
-        waiting = [at for at in self._places[place] if place != HEAD or at != self._head]
-        found = []
-        for event in reversed(self.measured.segments[backward]):
-            if event.kind == GRADIENT and event.taken:
-                alike = [at for at in waiting if self._whole(at) == event.bytes]
-                if alike:
-                    found.append(alike[0])
-                    waiting.remove(alike[0])
-        if waiting:
-            raise UnknownProduct(f"{self._weights[waiting[0]].name} has no gradient")
-        return found
-
-    def _is_recomputed(self, place: int, name: str) -> bool:
-        """Return whether the backward pass of a layer calls its modules again."""
-        sizes = [self._copied(at) for at in self._places[place] if self._weights[at].product]
-        products = len(sizes)
-        copies = [
-            sum(
-                event.kind == COPY and event.taken and event.bytes in sizes  # others are of biases
-                for event in self.measured.segments[name + part]
-            )
-            for part in ("", BACKWARD)
-        ]
-        if copies not in ([products, products], [products, 2 * products]):
-            raise UnknownProduct(f"{name}: {products} products copy {copies} weights")
-        return copies[1] > products
-
     def _rehearse(self) -> None:
         """Decide which weights stay after which call.
 
@@ -192,17 +104,15 @@ class Zero3Rules:
         self._begin_pass()
         if self.accumulates:
             self._available.clear()
-        for place in range(len(self._trace)):
+        for place in range(len(self.trace.calls)):
             self._fetch(nothing)
-            if place not in self._early:
+            if place not in self.trace.early:
                 self._release(nothing)
         self._secondary.clear()
 
-    # ---- gathering (fetch_sub_module, release_sub_module)
-
     def _fetch(self, held: HeldMemory) -> None:
         """Gather the next module's weight, wait for it, then gather further ones."""
-        at, weight = self._at, self._trace[self._at]
+        at, weight = self._at, self.trace.calls[self._at]
         if weight not in self._available and weight not in self._inflight:
             self._gather(held, [weight])
         if weight in self._inflight:
@@ -214,7 +124,8 @@ class Zero3Rules:
 
     def _trace_place(self, weight: int) -> int:
         place, self._next = self._next, self._next + 1
-        assert self._trace[place] == weight, "modules in another order than before"
+        if self.trace.calls[place] != weight:
+            raise NotRecorded("modules are called in another order than their gradients come")
         return place
 
     def _prefetch(self, held: HeldMemory) -> None:
@@ -223,8 +134,8 @@ class Zero3Rules:
             most = min(self.live_elements - self._live, self.prefetch_elements)
             found: list[int] = []
             elements = 0
-            while self._next < len(self._trace) and elements < most:
-                weight = self._trace[self._next]
+            while self._next < len(self.trace.calls) and elements < most:
+                weight = self.trace.calls[self._next]
                 self._last_fetched[weight] = max(self._last_fetched.get(weight, -1), self._next)
                 self._next += 1
                 if weight not in self._available and weight not in self._inflight and weight not in found:
@@ -253,7 +164,7 @@ class Zero3Rules:
         """Finish the all-gather of a weight: all of the same one become fp32."""
         one = self._inflight.pop(weight)
         for at in [] if one.is_whole else one.weights:
-            joined = self._copied(at) if len(one.weights) > 1 else 0
+            joined = self.trace.copied_bytes[at] if len(one.weights) > 1 else 0
             held.take("gathered", joined + self._whole(at))
             held.free("gathered", joined)
             self._available.add(at)
@@ -262,19 +173,16 @@ class Zero3Rules:
         if not one.waiting:
             held.free("gathered", one.buffer_bytes)
 
-    def _copied(self, weight: int) -> int:
-        return round_up(HALF * self._size[weight])
-
     def _whole(self, weight: int) -> int:
-        return round_up(FP32 * self._size[weight])
+        return self.trace.whole_bytes[weight]
 
     def _release(self, held: HeldMemory) -> None:
         """Free the last module's weight, unless a fetch has seen its next use or that is near (__params_to_release)."""
         at = self._at - 1
-        weight, again = self._trace[at], self._reused[at]
+        weight = self.trace.calls[at]
         if at not in self._stays:
-            is_near = again is not None and self._sums[again] - self._sums[at + 1] < self.reuse_elements
-            stays = self._persist[weight] or (self.keeps_embedding and weight == self._embedding)
+            is_near = self.trace.distance(at) < self.reuse_elements
+            stays = self._persist[weight] or (self.keeps_embedding and weight == self.trace.embedding)
             self._stays[at] = stays or is_near or self._last_fetched[weight] > at
         if not self._stays[at] and weight in self._available:
             self._free(held, weight)
@@ -289,8 +197,6 @@ class Zero3Rules:
 
     def _on_node(self, weight: int) -> int:
         return round_up(FP32 * self._shard[weight] * self.shards // self.node_shards)
-
-    # ---- a step
 
     def hold_state(self, held: HeldMemory) -> None:
         local = sum(self._shard)
@@ -319,29 +225,30 @@ class Zero3Rules:
         return [*found, round_up(FP32 * elements)] if elements else found
 
     def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
+        trace = self.trace
         self._place = layer if layer >= 0 else HEAD if segment.startswith("head") else START
         if segment == "start":
             self._begin_pass()
-            self._fetch_through(held, self._embedding)
+            self._fetch_through(held, self.trace.embedding)
         elif segment == f"head{BACKWARD}":
-            self._open = self._head
-            self._fetch_through(held, self._head)
+            self._open = self.trace.head
+            self._fetch_through(held, self.trace.head)
         elif segment == f"start{BACKWARD}":
-            self._open = self._embedding
-            self._fetch_through(held, self._embedding)
+            self._open = self.trace.embedding
+            self._fetch_through(held, self.trace.embedding)
         elif segment.endswith(BACKWARD):
-            while self._at not in self._early and not self._weights[self._trace[self._at]].product:
+            while self._at not in trace.early and not trace.weights[trace.calls[self._at]].product:
                 self._fetch(held)
-            if self._at in self._early:
-                self._recomputing = self._trace[self._at]
+            if self._at in self.trace.early:
+                self._recomputing = self.trace.calls[self._at]
                 self._fetch(held)
 
     def _fetch_through(self, held: HeldMemory, weight: int | None = None) -> None:
         """Call the modules up to that of a weight; None = of the next product."""
         while True:
-            at = self._trace[self._at]
+            at = self.trace.calls[self._at]
             self._fetch(held)
-            if at == weight or (weight is None and self._weights[at].product):
+            if at == weight or (weight is None and self.trace.weights[at].product):
                 return
 
     def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
@@ -350,32 +257,26 @@ class Zero3Rules:
         elif segment == f"start{BACKWARD}":
             self._reduce(held, "activations")
             if self.keeps_embedding:
-                self._free(held, self._embedding)
+                self._free(held, self.trace.embedding)
 
     def begin_product(self, held: HeldMemory, product: Allocation) -> None:
-        again = self._recomputing
-        if again is not None and again == self._trace[self._at - 1] and self._at - 1 not in self._early:
-            self._open, self._recomputing = again, None
-            return
-        if product.bytes != self._copied(self._next_product()):  # a bias
-            return
-        self._fetch_through(held)
-        if self._is_backward[self._at - 1]:
-            self._open = self._trace[self._at - 1]
+        """Fetch the weight; but the last product of a recomputed layer already has it."""
+        trace, before = self.trace, self._at - 1
+        if trace.calls[before] == self._recomputing and before not in trace.early:
+            self._open, self._recomputing = self._recomputing, None
+        elif product.bytes == trace.copied_bytes[trace.next_product(self._at)]:  # else a bias
+            self._fetch_through(held)
+            if trace.is_backward[self._at - 1]:
+                self._open = trace.calls[self._at - 1]
 
     def end_product(self, held: HeldMemory, product: Allocation) -> None:
-        weight = self._trace[self._at - 1]
-        if self._open is None and weight != self._recomputing and product.bytes == self._copied(weight):
+        """Release the weight after a forward call; a recomputed layer's last one ends early, without its hook."""
+        weight = self.trace.calls[self._at - 1]
+        is_over = self._open is None and weight != self._recomputing
+        if is_over and product.bytes == self.trace.copied_bytes[weight]:
             self._release(held)
-            if self._parent(self._trace[self._at]) != self._parent(weight):  # which is called before
+            if self.trace.leaves_module(self._at - 1):  # its container's call fetches before the next product
                 self._prefetch(held)
-
-    def _next_product(self) -> int:
-        return next(at for at in self._trace[self._at :] if self._weights[at].product)
-
-    def _parent(self, weight: int) -> str:
-        module, _, _ = self._weights[weight].name.rpartition(".")
-        return module.rpartition(".")[0]
 
     def take_gradient(self, held: HeldMemory, size: int) -> None:
         held.take("gradients", size)
@@ -383,10 +284,8 @@ class Zero3Rules:
     def complete_gradient(self, held: HeldMemory, size: int) -> None:
         """Move a gradient into the bucket, which is reduced before if it is too full; then release the weight."""
         is_open = self._open is not None and self._whole(self._open) == size
-        weight = (
-            self._open if is_open else next(at for at in self._places[self._place] if self._whole(at) == size)
-        )
-        assert weight is not None
+        alike = [at for at in self.trace.places[self._place] if self._whole(at) == size]
+        weight = self._open if is_open and self._open is not None else alike[0]
         elements = self._size[weight]
         waiting = sum(self._size[at] for at in self._filled)
         if waiting and waiting + elements > self.bucket_elements:
@@ -407,9 +306,8 @@ class Zero3Rules:
         One gradient that the ranks divide evenly needs no copy.
         """
         if len(self._filled) > 1 or any(self._size[at] % self.shards for at in self._filled):
-            held.take(
-                cause, copy := round_up(FP32 * self.shards * sum(self._shard[at] for at in self._filled))
-            )
+            copy = round_up(FP32 * self.shards * sum(self._shard[at] for at in self._filled))
+            held.take(cause, copy)
             held.free(cause, copy)
         held.free("gradients", self._large)
         self._filled, self._large = [], 0
