@@ -315,6 +315,10 @@ class Zero3Rules:
     def update(self, held: HeldMemory) -> None:
         """Free what persists, take the norm in fp64, one shard after the other, then a flat copy of each group."""
         held.free("gathered", self._persistent_bytes())
+        if self.node_shards:  # which gives what persists shards over the node too, until the next gather
+            held.take(
+                "parameters", sum(self._on_node(at) for at, persists in enumerate(self._persist) if persists)
+            )
         flat = (1 + self.update_copies) * max(self._sub_groups())
         for size in (round_up(FP64 * max(self._shard)), flat):
             held.take("other", size)
