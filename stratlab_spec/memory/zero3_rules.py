@@ -229,19 +229,34 @@ class Zero3Rules:
         self._place = layer if layer >= 0 else HEAD if segment.startswith("head") else START
         if segment == "start":
             self._begin_pass()
-            self._fetch_through(held, self.trace.embedding)
+            self._fetch_through(held, trace.embedding)
         elif segment == f"head{BACKWARD}":
-            self._open = self.trace.head
-            self._fetch_through(held, self.trace.head)
+            self._open = trace.head
+            self._fetch_through(held, trace.head)
+            if trace.head == trace.embedding:
+                self._leave_tied_head(held, segment)
         elif segment == f"start{BACKWARD}":
-            self._open = self.trace.embedding
-            self._fetch_through(held, self.trace.embedding)
+            self._open = trace.embedding
+            self._fetch_through(held, trace.embedding)
         elif segment.endswith(BACKWARD):
             while self._at not in trace.early and not trace.weights[trace.calls[self._at]].product:
                 self._fetch(held)
             if self._at in self.trace.early:
                 self._recomputing = self.trace.calls[self._at]
                 self._fetch(held)
+
+    def _leave_tied_head(self, held: HeldMemory, segment: str) -> None:
+        """Release the head's weight, whose gradient is complete only with the embedding's.
+
+        A loss without chunks makes its part of the gradient before.
+        """
+        whole = self._whole(self.trace.head)
+        if any(event.taken and event.bytes == whole for event in self.trace.measured.segments[segment]):
+            held.take("activations", whole)
+            held.free("activations", whole)
+        self._open = None
+        self._release(held)
+        self._prefetch(held)
 
     def _fetch_through(self, held: HeldMemory, weight: int | None = None) -> None:
         """Call the modules up to that of a weight; None = of the next product."""

@@ -90,11 +90,13 @@ def test_a_full_bucket_is_reduced_through_a_copy():
     assert wide["backward"] == STATE - 64 + 448 + 448 + 128
 
 
-def test_three_ranks_hold_padded_shards():
-    """16,384 elements are 5,462 for each; 32,768 are 10,923: in bytes as whole blocks."""
-    found = hold_zero3(shards=3)
-    local = -(-4 * (3 * 5462 + 2 * 10923) // 512) * 512 / KIB
-    assert found["optimizer"] == 5 * local + 64 + local
+def test_ranks_hold_padded_shards():
+    """On each of 300 ranks 3 x 55 + 2 x 110 numbers, 1,540 bytes: four blocks."""
+    assert hold_zero3(shards=300)["optimizer"] == 5 * 2 + 64 + 2
+
+
+def test_an_optimizer_may_copy_the_flat_gradients_once_more():
+    assert hold_zero3(update_copies=1)["optimizer"] == STATE + 2 * 224
 
 
 def test_what_persists_is_freed_before_the_update():
@@ -118,10 +120,11 @@ def test_a_recomputed_layer_calls_its_module_again():
     assert hold_zero3(measure_tiny(recomputed=True)) == hold_zero3()
 
 
-def test_products_of_no_weight_are_not_recorded():
+@pytest.mark.parametrize(("segment", "said"), [("middle", "copies"), ("middle backward", "gradient")])
+def test_products_without_a_copy_or_a_gradient_are_not_recorded(segment, said):
     measured = measure_tiny()
-    measured.segments["middle"].clear()
-    with pytest.raises(NotRecorded, match="middle"):
+    measured.segments[segment].clear()
+    with pytest.raises(NotRecorded, match=said):
         ModuleTrace(measured, LAYERS)
 
 
