@@ -33,6 +33,10 @@ KINDS = PLAIN, COPY, GRADIENT = "", "copy", "gradient"
 """Kinds of events: an activation; a 16-bit copy of a weight for one product; the gradient of a weight."""
 
 
+class NotRecorded(LookupError):
+    """No recording answers; the text says which setting is not in one."""
+
+
 class Size(NamedTuple):
     """A number as `coefficient x symbols`."""
 
@@ -147,27 +151,28 @@ class Measured:
     segments: Mapping[str, list[Allocation]]
     weights: Mapping[str, list[Weight]]
     data_bytes: int
-    _parts: dict[tuple[str, bool], list[Stretch | Allocation]] = field(
+    _parts: dict[tuple[str, bool, bool], list[Stretch | Allocation]] = field(
         default_factory=dict, compare=False, repr=False
     )
 
-    def parts(self, segment: str, copies: bool) -> list[Stretch | Allocation]:
+    def parts(self, segment: str, copies: bool, products: bool = False) -> list[Stretch | Allocation]:
         """Return a segment's events, those of activations as runs.
 
         Args:
             copies: whether products copy their weights.
+            products: keep these copies apart too.
         """
-        key = segment, copies
+        key = segment, copies, products
         if key not in self._parts:
             events = (event for event in self.segments.get(segment, ()) if copies or event.kind != COPY)
-            self._parts[key] = [*_join(events)]
+            self._parts[key] = [*_join(events, (GRADIENT, COPY) if products else (GRADIENT,))]
         return self._parts[key]
 
 
-def _join(events: Iterable[Allocation]) -> Iterator[Stretch | Allocation]:
+def _join(events: Iterable[Allocation], apart: tuple[str, ...]) -> Iterator[Stretch | Allocation]:
     waiting: list[Allocation] = []
     for event in events:
-        if event.kind != GRADIENT:
+        if event.kind not in apart:
             waiting.append(event)
             continue
         if waiting:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from stratlab_spec.memory.recording import BACKWARD, Allocation, Measured, Stretch, name_layer
+from stratlab_spec.memory.recording import BACKWARD, COPY, Allocation, Measured, Stretch, name_layer
 
 
 class Rules(Protocol):
@@ -42,6 +42,17 @@ class Rules(Protocol):
 
     def update(self, held: HeldMemory) -> None:
         """Do what the optimizer's step needs."""
+
+
+@runtime_checkable
+class ProductRules(Rules, Protocol):
+    """Of a strategy that also acts before and after each product of a weight."""
+
+    def begin_product(self, held: HeldMemory, product: Allocation) -> None:
+        """Do what comes before a product copies its weight to 16 bits."""
+
+    def end_product(self, held: HeldMemory, product: Allocation) -> None:
+        """Do what comes after it has freed the copy."""
 
 
 @dataclass
@@ -94,10 +105,21 @@ class HeldMemory:
                 self.total += part.net_bytes
                 for cause, size in part.net.items():
                     self.held[cause] += size
+            elif part.kind == COPY:
+                assert isinstance(rules, ProductRules)
+                self._copy(part, rules)
             elif part.taken:
                 rules.take_gradient(self, part.bytes)
             else:
                 rules.complete_gradient(self, part.bytes)
+
+    def _copy(self, product: Allocation, rules: ProductRules) -> None:
+        if product.taken:
+            rules.begin_product(self, product)
+            self.take(product.cause, product.bytes)
+        else:
+            self.free(product.cause, product.bytes)
+            rules.end_product(self, product)
 
     def _remember(self, run: Stretch) -> None:
         """Remember the fullest moment of a run that begins now."""
@@ -162,6 +184,7 @@ def _pass(
     alike, before = 0, Counter(held.held)
     skipped = 0
     middle = [at for name, at in order if name == "middle"]
+    products = isinstance(rules, ProductRules)
     if rules.repeats and len(middle) > ALIKE:
         skipped = len(middle) - ALIKE
     for name, layer in order:
@@ -174,6 +197,6 @@ def _pass(
                 continue
             before = Counter(held.held)
         rules.enter(held, segment, layer)
-        held.play(measured.parts(segment, rules.copies), rules)
+        held.play(measured.parts(segment, rules.copies, products), rules)
         rules.leave(held, segment, layer)
     held.look()

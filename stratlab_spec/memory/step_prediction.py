@@ -15,6 +15,7 @@ from stratlab_spec.memory.recording import (
     BACKWARD,
     FOLDER,
     Measured,
+    NotRecorded,
     Recording,
     name_layer,
     read_recordings,
@@ -23,6 +24,8 @@ from stratlab_spec.memory.recording import (
 from stratlab_spec.memory.simulation import Rules, StepMemory, simulate
 from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, image_sizes
 from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, list_blocks, list_weights
+from stratlab_spec.memory.zero3_rules import Zero3Rules
+from stratlab_spec.memory.zero3_trace import ModuleTrace
 from stratlab_spec.memory.zero_rules import START_ALIGNMENT, ZeroRules
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import default_image_size, read_vit_shape, registered_name
@@ -30,7 +33,13 @@ from stratlab_spec.models.pictures import MIXED, find_pictures
 from stratlab_spec.registry import count_moments
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
-from stratlab_spec.settings.library_rules import EVERY, NONE, recomputes, reduce_bucket_bytes
+from stratlab_spec.settings.library_rules import (
+    EVERY,
+    NONE,
+    recomputes,
+    reduce_bucket_bytes,
+    reshards_after_forward,
+)
 from stratlab_spec.strategies import STRATEGIES
 
 
@@ -46,13 +55,9 @@ class Flavor:
 
 
 FLAVORS = {
-    "whole": Flavor("single", 1, ("single", "ddp", "zero1", "zero2")),
+    "whole": Flavor("single", 1, ("single", "ddp", "zero1", "zero2", "zero3", "zeropp")),
     "sharded": Flavor("fsdp", 2, ("fsdp", "hsdp")),
 }
-
-
-class NotRecorded(LookupError):
-    """No recording answers; the text says which setting is not in one."""
 
 
 def predict_step(config: Config, ranks: int, per_node: int) -> StepMemory:
@@ -65,7 +70,7 @@ def predict_step(config: Config, ranks: int, per_node: int) -> StepMemory:
     axes = resolve_axes(config, ranks, per_node)
     micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
     measured, layers = measure_recording(config)
-    rules = build_rules(config, measured, layers, axes, micro_batches)
+    rules = build_rules(config, measured, layers, axes, micro_batches, per_node)
     return simulate(measured, rules, layers, micro_batches)
 
 
@@ -121,6 +126,8 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "prefetch_blocks": (1,),
 }
 """Setting -> its values for which there are recordings and rules."""
+OF_STAGE_3 = dict.fromkeys(("reshard_after_forward", "prefetch_blocks"), ("zero3", "zeropp"))
+"""Setting -> strategies whose rules know every value."""
 ENDS = ("start", "head", f"head{BACKWARD}", f"start{BACKWARD}")
 """Segments outside the layers."""
 SAME_LAYERS = {"mistral": "llama"}
@@ -179,18 +186,21 @@ def find_layers(family: str, mode: Mapping[str, Any], layers: int) -> Recording:
     return _mix_layers(kept, recomputed, setting, layers)
 
 
-def build_rules(config: Config, measured: Measured, layers: int, axes: Any, micro_batches: int) -> Rules:
+def build_rules(
+    config: Config, measured: Measured, layers: int, axes: Any, micro_batches: int, per_node: int
+) -> Rules:
     """Return what the run's strategy allocates.
 
     Raises:
         NotRecorded: a strategy or setting without rules.
     """
     for name, known in PLAIN.items():
+        if config.strategy in OF_STAGE_3.get(name, ()):
+            continue
         if (value := getattr(config, name)) not in known:
             raise NotRecorded(f"{name}={value}")
     moments, accumulates = count_moments(config), micro_batches > 1
-    # torch's SGD adds the decay to a copy of all gradients (torch/optim/sgd.py, foreach)
-    copies = int(config.optimizer == "sgd" and config.weight_decay > 0)
+    copies = _update_copies(config)
     if config.strategy in ("single", "ddp"):
         bucketed = config.strategy == "ddp"
         return WholeRules(list_weights(measured, layers), moments, accumulates, bucketed, copies)
@@ -206,7 +216,54 @@ def build_rules(config: Config, measured: Measured, layers: int, axes: Any, micr
         )
     if (stage := STRATEGIES[config.strategy].deepspeed_stage) in (1, 2):
         return _build_zero(config, measured, layers, axes.dp_shard, stage, accumulates)
+    if stage == 3:
+        return _build_zero3(config, measured, layers, axes.dp_shard, per_node, accumulates)
     raise NotRecorded(f"strategy={config.strategy}")
+
+
+def _update_copies(config: Config) -> int:
+    """Return 1 if torch's SGD adds the decay to a copy of all gradients (torch/optim/sgd.py)."""
+    return int(config.optimizer == "sgd" and config.weight_decay > 0)
+
+
+def _build_zero3(
+    config: Config, measured: Measured, layers: int, shards: int, per_node: int, accumulates: bool
+) -> Zero3Rules:
+    hpz = config.strategy == "zeropp"
+    if hpz and config.zeropp != "hpz":
+        raise NotRecorded(f"zeropp={config.zeropp}")
+    if config.lora_rank:
+        raise NotRecorded(f"lora_rank={config.lora_rank} with {config.strategy}")
+    if config.precision not in ("auto", "bf16") or shards == 1 or not config.is_text:
+        raise NotRecorded(f"precision, one rank or images with {config.strategy}")
+    every = list_weights(measured, layers)
+    total = sum(one.elements for one in every)
+    block = max(sum(one.elements for one in group) for group in list_blocks(measured, layers))
+    outside = total - sum(one.elements for group in list_blocks(measured, layers) for one in group)
+    # as trainer/engines/deepspeed_config.py
+    reuse = live = 2 * total
+    if reshards_after_forward(config):
+        reuse = block * (1 if config.activation_checkpointing == NONE else 2)
+        live = outside + (1 + config.prefetch_blocks) * block
+    return Zero3Rules(
+        ModuleTrace(measured, layers),
+        shards=shards,
+        bucket_elements=_bucket_elements(config, total),
+        persistent_elements=config.persistent_elements,
+        prefetch_elements=config.prefetch_blocks * block,
+        live_elements=live,
+        reuse_elements=reuse,
+        moments=count_moments(config),
+        accumulates=accumulates,
+        keeps_embedding=config.packing,
+        update_copies=_update_copies(config),
+        node_shards=per_node if hpz else 0,
+    )
+
+
+def _bucket_elements(config: Config, total: int) -> int:
+    """Return as trainer/engines/deepspeed_config.py: at most the model's, aligned."""
+    return min(reduce_bucket_bytes(config) // FP32, -(-total // START_ALIGNMENT) * START_ALIGNMENT)
 
 
 def _build_zero(
@@ -221,15 +278,13 @@ def _build_zero(
         for group in (measured.weights["start"], *list_blocks(measured, layers), measured.weights["head"])
     )
     every = list_weights(measured, layers)
-    total = sum(one.elements for one in every)
-    even = -(-total // START_ALIGNMENT) * START_ALIGNMENT  # as trainer/engines/deepspeed_config.py
     return ZeroRules(
         first=first,
         blocks=blocks,
         last=last,
         shards=shards,
         stage=stage,
-        bucket_elements=min(reduce_bucket_bytes(config) // FP32, even),
+        bucket_elements=_bucket_elements(config, sum(one.elements for one in every)),
         buckets=1 + config.overlap_reduction,
         moments=count_moments(config),
         accumulates=accumulates,

@@ -96,6 +96,9 @@ class ZeroRules:
     def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
         if segment != f"start{BACKWARD}":
             return
+        if self._moves_late:
+            for place in range(len(self._every)):
+                self._move(held, place)
         self._reduce(held)
         held.free("gradient buckets", self._has_buckets * self.buckets * self._bucket_bytes)
         self._has_buckets = False
@@ -111,23 +114,34 @@ class ZeroRules:
         held.take("gradients", size)
 
     def complete_gradient(self, held: HeldMemory, size: int) -> None:
-        """Move a gradient into the bucket, which is reduced before if it is too full."""
         if not self._has_buckets:  # setup_buckets, at the first gradient of a pass
-            held.take("gradient buckets", self.buckets * self._bucket_bytes)
-            self._has_buckets = True
+            self._take_buckets(held, "gradient buckets")
         place = self._find_weight(size)
+        if self.accumulates and self.stage == 1:  # added to the one that is moved
+            held.free("gradients", size)
+        if not self._moves_late:
+            self._move(held, place)
+
+    def _take_buckets(self, held: HeldMemory, cause: str) -> None:
+        held.take(cause, self.buckets * self._bucket_bytes)
+        self._has_buckets = True
+
+    @property
+    def _moves_late(self) -> bool:
+        """Return whether gradients move at the end of a pass (reduce_gradients): zero1 without overlap has no hooks."""
+        return self.stage == 1 and self.buckets == 1
+
+    def _move(self, held: HeldMemory, place: int) -> None:
+        """Move a gradient into the bucket, which is reduced before if it is too full."""
         elements = self._every[place].elements
-        held.free("gradients", size)  # moved, or with accumulation added to the one that is moved
+        size = round_up(FP32 * elements)
         if self._filled + elements > self.bucket_elements:
             self._reduce(held)
         self._filled += elements
         self._add_slices(self._places[place], elements)
-        kept = self.accumulates and self.stage == 1
         if elements > self.bucket_elements:  # it stays where it is until its reduction
             self._large = size
-            if not kept:
-                held.take("gradients", size)
-        elif kept:
+        else:
             held.free("gradients", size)
 
     def _find_weight(self, size: int) -> int:

@@ -31,3 +31,37 @@ def test_a_recording_gives_the_peak_of_a_count(text, ranks, micro_batches):
     counted = count(config, ranks, 0, find_pictures(config)).peak.total
     predicted, _ = predict_step(config, ranks, ranks).peak
     assert predicted == pytest.approx(counted, rel=SHARE)
+
+
+WINDOWS = ("forward", "backward", "optimizer")
+GATHERED = "persistent_elements=1000"
+"""Stage 3 keeps norms only: the weights of these small models are gathered too."""
+ZERO = [
+    ("strategy=zero1 reduce_bucket_mib=1", 3, 2),
+    ("strategy=zero1 overlap_reduction=false", 2, 1),
+    ("strategy=zero2 reduce_bucket_mib=1", 3, 2),
+    ("strategy=zero2 packing=false", 2, 1),
+    (f"strategy=zero3 reduce_bucket_mib=1 {GATHERED}", 3, 2),
+    (f"strategy=zero3 packing=false {GATHERED}", 2, 1),
+    (f"strategy=zero3 activation_checkpointing=every_2 {GATHERED}", 2, 1),
+    (f"strategy=zeropp {GATHERED}", 4, 2),
+]
+
+
+@pytest.mark.parametrize(("text", "ranks", "micro_batches"), ZERO)
+def test_each_window_of_zero_is_as_counted(text, ranks, micro_batches):
+    per_node = 2 if "zeropp" in text else ranks
+    layers = 4 - micro_batches
+    share = 0.005 if "every_2" in text else SHARE  # a gather in a recomputed layer may come a module earlier
+    config = make_config(
+        f"{LLAMA} model_layers={layers} {text} global_batch_size={5 * ranks * micro_batches}"
+    )
+    counted = count(config, ranks, 0, find_pictures(config), per_node=per_node)
+    predicted = predict_step(config, ranks, per_node)
+    for window in WINDOWS:
+        whole = max(moment.total for name, moment in counted.windows.items() if name.startswith(window))
+        assert predicted.windows[window][0] == pytest.approx(whole, rel=share), window
+    for cause in ("parameters", "master copies", "optimizer state"):
+        whole = counted.windows["optimizer"].by_cause()[cause]
+        # positions are 1,024 bytes of parameters that no recording has
+        assert predicted.windows["optimizer"][1][cause] == pytest.approx(whole, abs=1024), cause

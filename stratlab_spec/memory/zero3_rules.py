@@ -1,0 +1,341 @@
+"""What DeepSpeed's stage 3 allocates in a step, as its engine does it (deepspeed 0.19.8, runtime/zero).
+
+zero3     every weight is in shards; a module's weights are gathered while it computes, further ones before
+zeropp    the same; hpz: after its first use each weight also has shards over the ranks of a node
+
+    trace of the modules' weights ─▶ fetch ─▶ prefetch of the next ones ─▶ product ─▶ release, unless soon used again
+                                                                  gradient ─▶ bucket ─▶ reduced through a copy
+
+Weights of products (partitioned_param_coordinator.py) travel in 16 bits and become fp32. All others are small: they
+persist, so that they are whole between the steps (stage3_param_persistence_threshold).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratlab_spec.memory.recording import BACKWARD, Allocation, NotRecorded, round_up
+from stratlab_spec.memory.simulation import HeldMemory
+from stratlab_spec.memory.strategy_rules import FP32, HALF
+from stratlab_spec.memory.zero3_trace import HEAD, START, ModuleTrace
+
+FP64 = 8
+SUB_GROUP = 1_000_000_000
+"""Elements on a rank that one call of the optimizer updates (trainer/engines/deepspeed_config.py, sub_group_size)."""
+
+
+@dataclass
+class Gathering:
+    """One all-gather (AllGatherHandle, AllGatherCoalescedHandle)."""
+
+    weights: list[int]
+    buffer_bytes: int
+    """Of all ranks' shards; freed when each weight has been waited for."""
+    waiting: int
+    is_whole: bool = False
+    """The weights are copied out of the buffer."""
+
+
+@dataclass
+class Zero3Rules:
+    """zero3 and zeropp with hpz.
+
+    Args:
+        bucket_elements: of gradients reduced together, at most the model's.
+        persistent_elements: a weight of at most so many is whole between the steps.
+        prefetch_elements, live_elements, reuse_elements: stage3_prefetch_bucket_size, stage3_max_live_parameters,
+            stage3_max_reuse_distance.
+        moments: of the optimizer.
+        accumulates: a step has several micro-batches.
+        keeps_embedding: the model asks for its type outside its module (packed rows), so it stays to the pass's end.
+        update_copies: of all gradients, which the optimizer's step takes.
+        node_shards: ranks of a node, with hpz; else 0.
+
+    Raises:
+        NotRecorded: a weight that enters no product does not persist.
+    """
+
+    trace: ModuleTrace
+    shards: int
+    bucket_elements: int
+    persistent_elements: int
+    prefetch_elements: int
+    live_elements: int
+    reuse_elements: int
+    moments: int
+    accumulates: bool
+    keeps_embedding: bool
+    update_copies: int = 0
+    node_shards: int = 0
+    copies: bool = True
+    repeats: bool = False
+
+    def __post_init__(self) -> None:
+        self._size = [weight.elements for weight in self.trace.weights]
+        self._shard = [-(-size // self.shards) for size in self._size]
+        self._persist = [size <= self.persistent_elements for size in self._size]
+        for weight, persists in zip(self.trace.weights, self._persist, strict=True):
+            if not weight.product and not persists:
+                raise NotRecorded(f"persistent_elements={self.persistent_elements}, below {weight.name}")
+        self._stays: dict[int, bool] = {}  # place in the trace -> the weight stays after it
+        self._filled: list[int] = []  # weights whose gradients are in the bucket
+        self._large = 0  # bytes of a gradient above the bucket's size, which waits for its reduction
+        self._secondary: set[int] = set()  # with shards over the node's ranks
+        self._rehearse()
+
+    def _begin_pass(self) -> None:
+        """Begin a micro-batch (reset_step)."""
+        self._at = self._next = 0  # module to come; first entry of the trace that is not yet fetched
+        self._last_fetched: dict[int, int] = {}  # weight -> last place in the trace for which it is fetched
+        self._inflight: dict[int, Gathering] = {}
+        self._available: set[int] = {at for at, persists in enumerate(self._persist) if persists}
+        self._live = 0  # elements gathered
+        self._open: int | None = None  # weight of the product that computes its gradient
+        self._recomputing: int | None = None  # weight of the product whose layer is computed again
+
+    def _rehearse(self) -> None:
+        """Decide which weights stay after which call.
+
+        DeepSpeed decides in the first pass that knows the trace, the second one, and remembers it (lru_cache of
+        __params_to_release). If that is in the first step, what persists is not gathered before, and counts as live.
+        """
+        nothing = HeldMemory()
+        self._begin_pass()
+        if self.accumulates:
+            self._available.clear()
+        for place in range(len(self.trace.calls)):
+            self._fetch(nothing)
+            if place not in self.trace.early:
+                self._release(nothing)
+        self._secondary.clear()
+
+    def _fetch(self, held: HeldMemory) -> None:
+        """Gather the next module's weight, wait for it, then gather further ones."""
+        at, weight = self._at, self.trace.calls[self._at]
+        if weight not in self._available and weight not in self._inflight:
+            self._gather(held, [weight])
+        if weight in self._inflight:
+            self._wait(held, weight)
+        if self._last_fetched.get(weight, -1) < at:
+            self._last_fetched[weight] = self._trace_place(weight)
+        self._at += 1
+        self._prefetch(held)
+
+    def _trace_place(self, weight: int) -> int:
+        place, self._next = self._next, self._next + 1
+        if self.trace.calls[place] != weight:
+            raise NotRecorded("modules are called in another order than their gradients come")
+        return place
+
+    def _prefetch(self, held: HeldMemory) -> None:
+        """Gather weights of the next modules, as many as may be live; every module without weights does so too."""
+        while True:
+            most = min(self.live_elements - self._live, self.prefetch_elements)
+            found: list[int] = []
+            elements = 0
+            while self._next < len(self.trace.calls) and elements < most:
+                weight = self.trace.calls[self._next]
+                self._last_fetched[weight] = max(self._last_fetched.get(weight, -1), self._next)
+                self._next += 1
+                if weight not in self._available and weight not in self._inflight and weight not in found:
+                    found.append(weight)
+                    elements += self._size[weight]
+            if not found:
+                return
+            self._gather(held, found)
+
+    def _gather(self, held: HeldMemory, weights: Sequence[int]) -> None:
+        """Begin an all-gather: a buffer of all shards, into which this rank's are copied in 16 bits."""
+        self._live += sum(self._size[at] for at in weights)
+        for on_node in (True, False):
+            group = [at for at in weights if (at in self._secondary) == on_node]
+            if not group:
+                continue
+            buffer = round_up(HALF * self.shards * sum(self._shard[at] for at in group))
+            parts = self.shards // self.node_shards if on_node else 1
+            copied = sum(round_up(HALF * parts * self._shard[at]) for at in group)
+            held.take("gathered", buffer + copied)
+            held.free("gathered", copied)
+            one = Gathering(list(group), buffer, len(group))
+            self._inflight |= dict.fromkeys(group, one)
+
+    def _wait(self, held: HeldMemory, weight: int) -> None:
+        """Finish the all-gather of a weight: all of the same one become fp32."""
+        one = self._inflight.pop(weight)
+        for at in [] if one.is_whole else one.weights:
+            joined = self.trace.copied_bytes[at] if len(one.weights) > 1 else 0
+            held.take("gathered", joined + self._whole(at))
+            held.free("gathered", joined)
+            self._available.add(at)
+        one.is_whole = True
+        one.waiting -= 1
+        if not one.waiting:
+            held.free("gathered", one.buffer_bytes)
+
+    def _whole(self, weight: int) -> int:
+        return self.trace.whole_bytes[weight]
+
+    def _release(self, held: HeldMemory) -> None:
+        """Free the last module's weight, unless a fetch has seen its next use or that is near (__params_to_release)."""
+        at = self._at - 1
+        weight = self.trace.calls[at]
+        if at not in self._stays:
+            is_near = self.trace.distance(at) < self.reuse_elements
+            stays = self._persist[weight] or (self.keeps_embedding and weight == self.trace.embedding)
+            self._stays[at] = stays or is_near or self._last_fetched[weight] > at
+        if not self._stays[at] and weight in self._available:
+            self._free(held, weight)
+
+    def _free(self, held: HeldMemory, weight: int) -> None:
+        if self.node_shards and weight not in self._secondary:  # _partition_param_sec
+            self._secondary.add(weight)
+            held.take("parameters", self._on_node(weight))
+        held.free("gathered", self._whole(weight))
+        self._available.discard(weight)
+        self._live -= self._size[weight]
+
+    def _on_node(self, weight: int) -> int:
+        return round_up(FP32 * self._shard[weight] * self.shards // self.node_shards)
+
+    def hold_state(self, held: HeldMemory) -> None:
+        local = sum(self._shard)
+        groups = self._sub_groups()
+        held.take("parameters", round_up(FP32 * local))
+        held.take("master copies", sum(groups))
+        held.take("optimizer state", self.moments * sum(groups))
+        held.take("gradients", round_up(FP32 * local))  # grad_partitions_flat_buffer
+        held.take("gradient buckets", round_up(FP32 * self.bucket_elements))
+        held.take("gathered", self._persistent_bytes())
+        if self.node_shards and self.accumulates:  # of the earlier micro-batches
+            self._secondary = {at for at, persists in enumerate(self._persist) if not persists}
+            held.take("parameters", sum(map(self._on_node, self._secondary)))
+
+    def _persistent_bytes(self) -> int:
+        return sum(self._whole(at) for at, persists in enumerate(self._persist) if persists)
+
+    def _sub_groups(self) -> list[int]:
+        """Return the bytes of each group that the optimizer updates at once (_create_fp16_sub_groups)."""
+        found, elements = [], 0
+        for shard in self._shard:
+            elements += shard
+            if elements >= SUB_GROUP:
+                found.append(round_up(FP32 * elements))
+                elements = 0
+        return [*found, round_up(FP32 * elements)] if elements else found
+
+    def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
+        trace = self.trace
+        self._place = layer if layer >= 0 else HEAD if segment.startswith("head") else START
+        if segment == "start":
+            self._begin_pass()
+            self._fetch_through(held, trace.embedding)
+        elif segment == f"head{BACKWARD}":
+            self._open = trace.head
+            self._fetch_through(held, trace.head)
+            if trace.head == trace.embedding:
+                self._leave_tied_head(held, segment)
+        elif segment == f"start{BACKWARD}":
+            self._open = trace.embedding
+            self._fetch_through(held, trace.embedding)
+        elif segment.endswith(BACKWARD):
+            while self._at not in trace.early and not trace.weights[trace.calls[self._at]].product:
+                self._fetch(held)
+            if self._at in self.trace.early:
+                self._recomputing = self.trace.calls[self._at]
+                self._fetch(held)
+
+    def _leave_tied_head(self, held: HeldMemory, segment: str) -> None:
+        """Release the head's weight, whose gradient is complete only with the embedding's.
+
+        A loss without chunks makes its part of the gradient before.
+        """
+        whole = self._whole(self.trace.head)
+        if any(event.taken and event.bytes == whole for event in self.trace.measured.segments[segment]):
+            held.take("activations", whole)
+            held.free("activations", whole)
+        self._open = None
+        self._release(held)
+        self._prefetch(held)
+
+    def _fetch_through(self, held: HeldMemory, weight: int | None = None) -> None:
+        """Call the modules up to that of a weight; None = of the next product."""
+        while True:
+            at = self.trace.calls[self._at]
+            self._fetch(held)
+            if at == weight or (weight is None and self.trace.weights[at].product):
+                return
+
+    def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
+        if segment == "start":
+            self._release(held)
+        elif segment == f"start{BACKWARD}":
+            self._reduce(held, "activations")
+            if self.keeps_embedding:
+                self._free(held, self.trace.embedding)
+
+    def begin_product(self, held: HeldMemory, product: Allocation) -> None:
+        """Fetch the weight; but the last product of a recomputed layer already has it."""
+        trace, before = self.trace, self._at - 1
+        if trace.calls[before] == self._recomputing and before not in trace.early:
+            self._open, self._recomputing = self._recomputing, None
+        elif product.bytes == trace.copied_bytes[trace.next_product(self._at)]:  # else a bias
+            self._fetch_through(held)
+            if trace.is_backward[self._at - 1]:
+                self._open = trace.calls[self._at - 1]
+
+    def end_product(self, held: HeldMemory, product: Allocation) -> None:
+        """Release the weight after a forward call; a recomputed layer's last one ends early, without its hook."""
+        weight = self.trace.calls[self._at - 1]
+        is_over = self._open is None and weight != self._recomputing
+        if is_over and product.bytes == self.trace.copied_bytes[weight]:
+            self._release(held)
+            if self.trace.leaves_module(self._at - 1):  # its container's call fetches before the next product
+                self._prefetch(held)
+
+    def take_gradient(self, held: HeldMemory, size: int) -> None:
+        held.take("gradients", size)
+
+    def complete_gradient(self, held: HeldMemory, size: int) -> None:
+        """Move a gradient into the bucket, which is reduced before if it is too full; then release the weight."""
+        is_open = self._open is not None and self._whole(self._open) == size
+        alike = [at for at in self.trace.places[self._place] if self._whole(at) == size]
+        weight = self._open if is_open and self._open is not None else alike[0]
+        elements = self._size[weight]
+        waiting = sum(self._size[at] for at in self._filled)
+        if waiting and waiting + elements > self.bucket_elements:
+            self._reduce(held, "gradient buckets")
+        self._filled.append(weight)
+        if elements > self.bucket_elements:
+            self._large = size
+        else:
+            held.free("gradients", size)
+        if is_open:
+            self._open = None
+            self._release(held)
+            self._prefetch(held)
+
+    def _reduce(self, held: HeldMemory, cause: str) -> None:
+        """Join all gradients of the bucket by rank in a copy, and reduce it (reduce_scatter_coalesced).
+
+        One gradient that the ranks divide evenly needs no copy.
+        """
+        if len(self._filled) > 1 or any(self._size[at] % self.shards for at in self._filled):
+            copy = round_up(FP32 * self.shards * sum(self._shard[at] for at in self._filled))
+            held.take(cause, copy)
+            held.free(cause, copy)
+        held.free("gradients", self._large)
+        self._filled, self._large = [], 0
+
+    def update(self, held: HeldMemory) -> None:
+        """Free what persists, take the norm in fp64, one shard after the other, then a flat copy of each group."""
+        held.free("gathered", self._persistent_bytes())
+        if self.node_shards:  # which gives what persists shards over the node too, until the next gather
+            held.take(
+                "parameters", sum(self._on_node(at) for at, persists in enumerate(self._persist) if persists)
+            )
+        flat = (1 + self.update_copies) * max(self._sub_groups())
+        for size in (round_up(FP64 * max(self._shard)), flat):
+            held.take("other", size)
+            held.free("other", size)
+        held.take("gathered", self._persistent_bytes())

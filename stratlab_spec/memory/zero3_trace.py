@@ -1,0 +1,135 @@
+"""The order in which a micro-batch calls the modules of a model, as DeepSpeed's stage 3 traces it.
+
+    gradients of a layer in the backward pass, reversed ─▶ its modules' weights in the forward pass
+    all layers forward, then backward ─▶ calls: one weight after the other (record_module, record_parameters in
+                                                deepspeed 0.19.8, runtime/zero/partitioned_param_coordinator.py)
+
+Each weight counts as a module of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from stratlab_spec.memory.recording import (
+    BACKWARD,
+    COPY,
+    GRADIENT,
+    Measured,
+    NotRecorded,
+    Weight,
+    name_layer,
+    round_up,
+)
+from stratlab_spec.memory.strategy_rules import FP32, HALF, list_blocks
+
+START, HEAD = -2, -1
+"""Places of the weights outside layers."""
+
+
+@dataclass
+class ModuleTrace:
+    """Weights by number, in the model's order, and the calls of their modules.
+
+    Attributes:
+        places: layer, START or HEAD -> its weights.
+        head: of the loss's product; that of the embedding if they are tied.
+        calls: weights in the order of the calls.
+        is_backward: of each call.
+        early: calls in the backward pass after which their layer is computed again.
+        next_use: of each call, the next one of the same weight; None = there is none.
+        elements_before: of all weights called before a call.
+
+    Raises:
+        NotRecorded: the recording's products or gradients are not those of its weights.
+    """
+
+    measured: Measured
+    layers: int
+    places: dict[int, list[int]] = field(default_factory=dict)
+    weights: list[Weight] = field(default_factory=list)
+    early: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        each = self.measured.weights
+        groups = {START: each["start"], **dict(enumerate(list_blocks(self.measured, self.layers)))}
+        for place, group in (groups | {HEAD: each["head"]}).items():
+            self.places[place] = list(range(len(self.weights), len(self.weights) + len(group)))
+            self.weights += group
+        self.whole_bytes = [round_up(FP32 * weight.elements) for weight in self.weights]
+        self.copied_bytes = [round_up(HALF * weight.elements) for weight in self.weights]
+        """In 16 bits."""
+        self.embedding = self.places[START][0]
+        self.head = next((at for at in self.places[HEAD] if self.weights[at].product), self.embedding)
+        self._list_calls()
+        sizes = (self.weights[weight].elements for weight in self.calls)
+        self.elements_before = [*accumulate(sizes, initial=0)]
+        self.next_use: list[int | None] = [None] * len(self.calls)
+        later: dict[int, int] = {}
+        for at, weight in reversed([*enumerate(self.calls)]):
+            self.next_use[at] = later.get(weight)
+            later[weight] = at
+
+    def _list_calls(self) -> None:
+        """List the calls.
+
+        A block is computed again when the backward pass of its last module asks for its input; by then that module's
+        hook has fetched its weight.
+        """
+        layers = {at: name_layer(self.measured.segments, at, self.layers) for at in range(self.layers)}
+        segments = {START: "start", **layers, HEAD: "head"}
+        orders = {place: self._order(place, name) for place, name in segments.items()}
+        orders[HEAD].append(self.head)  # it may be tied, and its gradient may come in the forward pass
+        rows = [(weight, False) for order in orders.values() for weight in order]
+        for place, name in reversed(segments.items()):
+            last, *others = reversed(orders[place])
+            rows.append((last, True))
+            if place in layers and self._is_recomputed(place, name):
+                self.early.add(len(rows) - 1)
+                rows += [(weight, False) for weight in orders[place]]
+            rows += [(weight, True) for weight in others]
+        self.calls = [weight for weight, _ in rows]
+        self.is_backward = [backward for _, backward in rows]
+
+    def _order(self, place: int, segment: str) -> list[int]:
+        """Return the weights of a segment in the order of their modules."""
+        waiting = [at for at in self.places[place] if place != HEAD or at != self.head]
+        found = []
+        for event in reversed(self.measured.segments[segment + BACKWARD]):
+            alike = [at for at in waiting if self.whole_bytes[at] == event.bytes]
+            if event.kind == GRADIENT and event.taken and alike:
+                found.append(alike[0])
+                waiting.remove(alike[0])
+        if waiting:
+            raise NotRecorded(f"{self.weights[waiting[0]].name}: no gradient")
+        return found
+
+    def _is_recomputed(self, place: int, segment: str) -> bool:
+        """Return whether the backward pass of a layer calls its modules again."""
+        sizes = [self.copied_bytes[at] for at in self.places[place] if self.weights[at].product]
+        forward, backward = (
+            sum(event.kind == COPY and event.taken and event.bytes in sizes for event in events)
+            for events in (self.measured.segments[segment], self.measured.segments[segment + BACKWARD])
+        )
+        if forward != len(sizes) or backward not in (forward, 2 * forward):
+            raise NotRecorded(f"{segment}: {len(sizes)} products make {forward} and {backward} copies")
+        return backward > forward
+
+    def distance(self, at: int) -> float:
+        """Return the elements of the calls between one and the next one of the same weight."""
+        again = self.next_use[at]
+        return math.inf if again is None else self.elements_before[again] - self.elements_before[at + 1]
+
+    def next_product(self, at: int) -> int:
+        """Return the first weight of a product that is called from `at` on."""
+        for weight in self.calls[at : at + len(self.weights)]:
+            if self.weights[weight].product:
+                return weight
+        raise NotRecorded("more products than weights")
+
+    def leaves_module(self, at: int) -> bool:
+        """Return whether the next call is outside the module around the module of this one."""
+        here, there = (self.weights[weight].name.rsplit(".", 2)[0] for weight in self.calls[at : at + 2])
+        return here != there

@@ -1,0 +1,149 @@
+"""What DeepSpeed's stages hold in a step of a tiny model whose sizes are whole KiB."""
+
+import pytest
+
+from stratlab_spec.memory.recording import NotRecorded, Recording, Weight
+from stratlab_spec.memory.simulation import HeldMemory, simulate
+from stratlab_spec.memory.zero3_rules import Zero3Rules
+from stratlab_spec.memory.zero3_trace import ModuleTrace
+from stratlab_spec.memory.zero_rules import ZeroRules
+
+KIB = 1024
+LAYERS = 3
+SIZES = {"H": 128, "V": 256}
+"""A layer's weight has 64 KiB in fp32, embedding and head have 128 KiB each: 448 KiB in all."""
+
+
+def copy(size: str):
+    return [(True, "copy", "low-precision copies", size), (False, "copy", "low-precision copies", size)]
+
+
+def gradient(size: str):
+    return [(True, "gradient", "gradients", size), (False, "gradient", "gradients", size)]
+
+
+def measure_tiny(*, recomputed: bool = False):
+    """Return a model of one product in each layer."""
+    product = copy("2 H H")
+    forward = {"start": [], "head": copy("2 H V")}
+    backward = {"head backward": gradient("4 H V"), "start backward": gradient("4 H V")}
+    for name in ("first", "middle", "last"):
+        forward[name] = product
+        again = product if recomputed else []
+        backward[f"{name} backward"] = [*again, *product, *gradient("4 H H")]
+    ends = {place: [(f"{place}.weight", ["1 V", "1 H"], True, True)] for place in ("start", "head")}
+    layer = [("layer.linear.weight", ["1 H", "1 H"], True, True)]
+    return Recording({}, {**ends, "layer": layer}, forward | backward, ["0"]).measure(SIZES)
+
+
+def hold_zero3(measured=None, **given):
+    """Return the fullest moments of two ranks' windows in KiB. Nothing is gathered before its module, or stays."""
+    measured = measured or measure_tiny()
+    settings = {
+        "shards": 2,
+        "bucket_elements": 64 * KIB // 4,
+        "persistent_elements": 0,
+        "prefetch_elements": 0,
+        "live_elements": 0,
+        "reuse_elements": 0,
+        "moments": 2,
+        "accumulates": False,
+        "keeps_embedding": True,
+    }
+    rules = Zero3Rules(ModuleTrace(measured, LAYERS), **(settings | given))
+    windows = simulate(measured, rules, LAYERS, 1).windows
+    return {name: total / KIB for name, (total, _) in windows.items() if name}
+
+
+STATE = 5 * 448 / 2 + 64
+"""Shards, their masters, two moments, gradients; a bucket."""
+
+
+def test_stage_3_holds_shards_and_the_modules_at_work():
+    """Forward: the embedding stays, the head is gathered from a buffer. Backward: its gradient or a layer's."""
+    found = hold_zero3()
+    assert found["forward"] == STATE + 128 + 64 + 128
+    assert found["backward"] == STATE + 128 + 128 + 128
+    assert found["optimizer"] == STATE + 224
+
+
+def test_an_embedding_that_is_not_asked_for_outside_its_module_is_freed():
+    assert hold_zero3(keeps_embedding=False)["forward"] == STATE + 64 + 128
+
+
+def test_weights_that_are_used_soon_stay():
+    """All three layers are still there in the head."""
+    assert hold_zero3(reuse_elements=10**6)["forward"] == STATE + 128 + 3 * 64 + 64 + 128
+
+
+def test_weights_are_gathered_ahead_up_to_the_live_elements():
+    """At the embedding, which is live: one layer more fits, and the two others when it is released."""
+    one = hold_zero3(prefetch_elements=128 * 128, live_elements=256 * 128 + 1)
+    assert one["forward"] == STATE + 128 + 64 + 128
+    every = hold_zero3(prefetch_elements=10**6, live_elements=10**6)
+    assert every["forward"] > STATE + 128 + 3 * 64 + 64 + 128
+
+
+def test_a_full_bucket_is_reduced_through_a_copy():
+    """The whole model's gradients: bucket and copy of 448 KiB."""
+    wide = hold_zero3(bucket_elements=448 * KIB // 4)
+    assert wide["backward"] == STATE - 64 + 448 + 448 + 128
+
+
+def test_ranks_hold_padded_shards():
+    """On each of 300 ranks 3 x 55 + 2 x 110 numbers, 1,540 bytes: four blocks."""
+    assert hold_zero3(shards=300)["optimizer"] == 5 * 2 + 64 + 2
+
+
+def test_an_optimizer_may_copy_the_flat_gradients_once_more():
+    assert hold_zero3(update_copies=1)["optimizer"] == STATE + 2 * 224
+
+
+def test_what_persists_is_freed_before_the_update():
+    found = hold_zero3(persistent_elements=128 * 128)
+    assert found["forward"] == STATE + 3 * 64 + 128 + 64 + 128
+    assert found["optimizer"] == STATE + 224
+
+
+def test_hpz_holds_shards_over_the_node_too():
+    """Of four ranks two share a node: half of every weight, after its first use."""
+    held = HeldMemory()
+    rules = Zero3Rules(ModuleTrace(measure_tiny(), LAYERS), 4, 1024, 0, 0, 0, 0, 2, True, True, node_shards=2)
+    rules.hold_state(held)
+    assert held.held["parameters"] / KIB == 448 / 4 + 448 / 2
+
+
+def test_a_recomputed_layer_calls_its_module_again():
+    trace = ModuleTrace(measure_tiny(recomputed=True), LAYERS)
+    assert trace.calls == [0, 1, 2, 3, 4, 4, 3, 3, 2, 2, 1, 1, 0]
+    assert trace.early == {6, 8, 10}
+    assert hold_zero3(measure_tiny(recomputed=True)) == hold_zero3()
+
+
+@pytest.mark.parametrize(("segment", "said"), [("middle", "copies"), ("middle backward", "gradient")])
+def test_products_without_a_copy_or_a_gradient_are_not_recorded(segment, said):
+    measured = measure_tiny()
+    measured.segments[segment].clear()
+    with pytest.raises(NotRecorded, match=said):
+        ModuleTrace(measured, LAYERS)
+
+
+def test_a_norm_must_persist():
+    trace = ModuleTrace(measure_tiny(), LAYERS)
+    trace.weights[1] = Weight("norm.weight", (128,), False, True)
+    with pytest.raises(NotRecorded, match="norm"):
+        Zero3Rules(trace, 2, 1024, 127, 0, 0, 0, 2, False, True)
+
+
+def hold_zero1(buckets: int, accumulates: bool = False):
+    """Return the backward window of zero1 on two ranks, above the state, in KiB."""
+    measured = measure_tiny()
+    ends = Weight("end", (256, 128), True, True)
+    layer = [Weight("layer", (128, 128), True, True)]
+    rules = ZeroRules([ends], [layer] * LAYERS, [ends], 2, 1, 64 * KIB // 4, buckets, 2, accumulates)
+    return simulate(measured, rules, LAYERS, 1).windows["backward"][0] / KIB - 448 * (1 + 3 / 2)
+
+
+def test_zero1_without_overlap_keeps_whole_gradients_to_the_end_of_a_pass():
+    """All gradients, one bucket, this rank's part with the layer that both ranks share; before them the bucket."""
+    assert hold_zero1(1) == 64 + 448 + 256
