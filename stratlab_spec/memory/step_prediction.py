@@ -11,6 +11,15 @@ from functools import cache
 from typing import Any
 
 from stratlab_spec.layout.mesh_rules import resolve_axes
+from stratlab_spec.layout.nd_layout import resolve_layout
+from stratlab_spec.memory.nd_rules import (
+    SCHEDULES,
+    WHOLE,
+    Cut,
+    SplitRules,
+    nd_sizes,
+    simulate_stages,
+)
 from stratlab_spec.memory.recording import (
     BACKWARD,
     FOLDER,
@@ -21,7 +30,7 @@ from stratlab_spec.memory.recording import (
     round_up,
 )
 from stratlab_spec.memory.simulation import Rules, StepMemory, simulate
-from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, image_sizes
+from stratlab_spec.memory.sizes import MOST_CHUNKS, image_sizes
 from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, list_blocks, list_weights
 from stratlab_spec.memory.zero_rules import START_ALIGNMENT, ZeroRules
 from stratlab_spec.models.decoder_config import read_shape
@@ -47,7 +56,7 @@ class Flavor:
 
 FLAVORS = {
     "whole": Flavor("single", 1, ("single", "ddp", "zero1", "zero2")),
-    "sharded": Flavor("fsdp", 2, ("fsdp", "hsdp")),
+    "sharded": Flavor("fsdp", 2, ("fsdp", "hsdp", "nd")),
 }
 
 
@@ -64,13 +73,22 @@ def predict_step(config: Config, ranks: int, per_node: int) -> StepMemory:
     """
     axes = resolve_axes(config, ranks, per_node)
     micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
-    measured, layers = measure_recording(config)
+    cut = _find_cut(config, ranks)
+    measured, layers = measure_recording(config, cut)
+    if axes.pp > 1:
+        _check_plain(config, STAGED)
+        stream = cut.count_stream_bytes(config, read_shape(config))
+        shared = _describe_shards(config, axes)
+        return simulate_stages(measured, layers, axes, config.pp_schedule, micro_batches, stream, shared)
     rules = build_rules(config, measured, layers, axes, micro_batches)
     return simulate(measured, rules, layers, micro_batches)
 
 
-def measure_recording(config: Config) -> tuple[Measured, int]:
+def measure_recording(config: Config, cut: Cut = WHOLE) -> tuple[Measured, int]:
     """Return the recording of a run's model in bytes, and the number of its layers.
+
+    Args:
+        cut: of strategy nd.
 
     Raises:
         NotRecorded, ConfigError, DataMissing: as `predict_step`.
@@ -86,15 +104,16 @@ def measure_recording(config: Config) -> tuple[Measured, int]:
     }
     if config.is_text:
         shape = read_shape(config)
-        sizes, chunks = decoder_sizes(config, shape)
+        sizes, chunks = nd_sizes(config, shape, cut)
         mode |= {
             "packing": config.packing,
             "windowed": any(0 < window < config.seq_len for window in shape.windows),
-            "tied": shape.tied,
+            "tied": shape.tied and cut.stages == 1,
             "chunks": min(chunks, MOST_CHUNKS),
         }
         if shape.experts:
             mode["experts_per_token"] = shape.experts_per_token
+        mode |= cut.describe()
         return find_layers(shape.family, mode, shape.layers).measure(sizes), shape.layers
     vit, pictures = read_vit_shape(config), find_pictures(config)
     edge = config.image_size or default_image_size(config)
@@ -121,6 +140,12 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "prefetch_blocks": (1,),
 }
 """Setting -> its values for which there are recordings and rules."""
+STAGED = PLAIN | {
+    "accumulate": ("auto", "whole"),
+    "reshard_after_forward": ("auto", "off"),
+    "precision": ("auto", "bf16"),
+}
+"""The same with a pipeline."""
 ENDS = ("start", "head", f"head{BACKWARD}", f"start{BACKWARD}")
 """Segments outside the layers."""
 SAME_LAYERS = {"mistral": "llama"}
@@ -129,8 +154,9 @@ SAME_LAYERS = {"mistral": "llama"}
 
 @cache
 def _read_family(family: str) -> list[Recording]:
-    path = FOLDER / f"{SAME_LAYERS.get(family, family)}.json.gz"
-    return read_recordings(path) if path.is_file() else []
+    name = SAME_LAYERS.get(family, family)
+    paths = FOLDER / f"{name}.json.gz", FOLDER / f"{name}-nd.json.gz"
+    return [one for path in paths if path.is_file() for one in read_recordings(path)]
 
 
 def find_recording(family: str, mode: Mapping[str, Any]) -> Recording:
@@ -179,34 +205,74 @@ def find_layers(family: str, mode: Mapping[str, Any], layers: int) -> Recording:
     return _mix_layers(kept, recomputed, setting, layers)
 
 
+def _check_plain(config: Config, known: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, values in known.items():
+        if (value := getattr(config, name)) not in values:
+            raise NotRecorded(f"{name}={value}")
+
+
 def build_rules(config: Config, measured: Measured, layers: int, axes: Any, micro_batches: int) -> Rules:
     """Return what the run's strategy allocates.
 
     Raises:
         NotRecorded: a strategy or setting without rules.
     """
-    for name, known in PLAIN.items():
-        if (value := getattr(config, name)) not in known:
-            raise NotRecorded(f"{name}={value}")
+    _check_plain(config, PLAIN)
     moments, accumulates = count_moments(config), micro_batches > 1
-    # torch's SGD adds the decay to a copy of all gradients (torch/optim/sgd.py, foreach)
-    copies = int(config.optimizer == "sgd" and config.weight_decay > 0)
+    copies = _copies_gradients(config)
     if config.strategy in ("single", "ddp"):
         bucketed = config.strategy == "ddp"
         return WholeRules(list_weights(measured, layers), moments, accumulates, bucketed, copies)
-    if config.strategy in ("fsdp", "hsdp"):
-        return ShardedRules(
+    if config.strategy in ("fsdp", "hsdp", "nd"):
+        kind = SplitRules if config.strategy == "nd" else ShardedRules
+        return kind(
             blocks=list_blocks(measured, layers),
             root=[*measured.weights["start"], *measured.weights["head"]],
-            shards=axes.dp_shard,
-            moments=moments,
             accumulates=accumulates,
-            update_copies=copies,
-            half=config.precision in ("auto", "bf16", "fp16"),
+            **_describe_shards(config, axes),
         )
     if (stage := STRATEGIES[config.strategy].deepspeed_stage) in (1, 2):
         return _build_zero(config, measured, layers, axes.dp_shard, stage, accumulates)
     raise NotRecorded(f"strategy={config.strategy}")
+
+
+def _copies_gradients(config: Config) -> int:
+    """Return 1 if the optimizer's step copies all gradients: torch's SGD adds the decay to them (torch/optim/sgd.py,
+    foreach).
+    """
+    return int(config.optimizer == "sgd" and config.weight_decay > 0)
+
+
+def _describe_shards(config: Config, axes: Any) -> dict[str, Any]:
+    """Return what fully_shard's rules need in each strategy."""
+    return {
+        "shards": axes.dp_shard * axes.cp,
+        "moments": count_moments(config),
+        "update_copies": _copies_gradients(config),
+        "half": config.precision in ("auto", "bf16", "fp16"),
+    }
+
+
+def _find_cut(config: Config, ranks: int) -> Cut:
+    """Return how strategy nd splits a layer.
+
+    Raises:
+        NotRecorded: a split without recordings or rules.
+    """
+    if config.strategy != "nd":
+        return WHOLE
+    shape = read_shape(config)
+    layout = resolve_layout(config, ranks, shape)
+    axes = layout.axes
+    cut = Cut(axes.tp, layout.sequence_parallel, axes.cp, config.cp_method, axes.pp)
+    if shape.experts:  # a group of their own, over other ranks
+        raise NotRecorded(f"experts={shape.experts} with nd")
+    if cut.repeats_heads(shape):
+        raise NotRecorded(f"cp={axes.cp} with {shape.kv_heads // axes.tp} key heads")
+    recomputed = config.activation_checkpointing
+    if axes.pp > 1 and (config.pp_schedule not in SCHEDULES or recomputed.startswith(EVERY)):
+        raise NotRecorded(f"pp_schedule={config.pp_schedule}, activation_checkpointing={recomputed}")
+    return cut
 
 
 def _build_zero(
