@@ -7,7 +7,7 @@ tp, cp           recorded: every draw has other degrees, so that shares are symb
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratlab_spec.layout.axes import Axes
@@ -20,7 +20,7 @@ from stratlab_spec.settings.config import Config
 
 
 @dataclass(frozen=True)
-class Cut:
+class LayerSplit:
     """How tp and cp ranks share a layer."""
 
     tp: int = 1
@@ -32,7 +32,7 @@ class Cut:
     """Of the pipeline; the first and the last one hold a tied weight twice."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings of its recording; empty if nothing is cut."""
+        """Return the settings of its recording; empty if nothing is split."""
         if self.tp == self.cp == 1:
             return {}
         return {
@@ -52,11 +52,11 @@ class Cut:
         return self.cp > 1 and self.method == "ulysses" and shape.kv_heads // self.tp % self.cp > 0
 
 
-WHOLE = Cut()
+WHOLE = LayerSplit()
 
 
 def nd_sizes(
-    config: Config, shape: DecoderShape, cut: Cut, rows_at_once: int = ROWS_AT_ONCE
+    config: Config, shape: DecoderShape, split: LayerSplit, rows_at_once: int = ROWS_AT_ONCE
 ) -> tuple[Mapping[str, int], int]:
     """Return the sizes of the micro-batch of one rank, and the number of chunks of its loss.
 
@@ -64,24 +64,24 @@ def nd_sizes(
     the whole vocabulary, `T/tp` tokens between the layers, `A/cp` and `G/cp` heads after ulysses' exchange. tp ranks
     score a whole chunk at once.
     """
-    own = config.model_copy(update={"seq_len": config.seq_len // cut.cp})
+    own = config.model_copy(update={"seq_len": config.seq_len // split.cp})
     part = replace(
         shape,
-        heads=shape.heads // cut.tp,
-        kv_heads=shape.kv_heads // cut.tp,
-        intermediate=shape.intermediate // cut.tp,
-        vocab=shape.vocab // cut.tp,
+        heads=shape.heads // split.tp,
+        kv_heads=shape.kv_heads // split.tp,
+        intermediate=shape.intermediate // split.tp,
+        vocab=shape.vocab // split.tp,
     )
-    sizes, chunks = decoder_sizes(own, part, config.loss_chunk_tokens if cut.tp > 1 else rows_at_once)
-    if cut.tp > 1:
+    sizes, chunks = decoder_sizes(own, part, config.loss_chunk_tokens if split.tp > 1 else rows_at_once)
+    if split.tp > 1:
         sizes["U"] = shape.vocab
-    if cut.cp > 1:
+    if split.cp > 1:
         rows = config.micro_batch_size
         sizes |= {"S": config.seq_len, "RS+1": rows * config.seq_len + 1, "R+1": rows + 1}
-    if cut.cp > 1 and cut.method == "ulysses":
-        sizes |= {"A/cp": part.heads // cut.cp, "G/cp": part.kv_heads // cut.cp}
-    if cut.sequence_parallel:
-        sizes["T/tp"] = own.seq_len // cut.tp
+    if split.cp > 1 and split.method == "ulysses":
+        sizes |= {"A/cp": part.heads // split.cp, "G/cp": part.kv_heads // split.cp}
+    if split.sequence_parallel:
+        sizes["T/tp"] = own.seq_len // split.tp
     return sizes, chunks
 
 
@@ -124,20 +124,33 @@ class StageRules(SplitRules):
     _gathered: bool = False
     _complete: bool = False
     """Every gradient exists; further ones are added."""
+    _forward: bool = True
+    _early: list[int] = field(default_factory=list)
+    """Gradients of heads, which a forward pass has made in fp32, of micro-batches without a backward pass."""
 
     def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
         self._group = layer
+        self._forward = not segment.endswith(BACKWARD)
         if self._gathered or (layer == ROOT and (segment != "start" or not self.root)):
             return
         before = self._buffer
         self._begin_gather(held, layer)
-        held.take("gathered", self._gather[layer][2])
+        self._take_whole(held, layer)
         held.free("gathered", before)
 
-    def leave(self, held: HeldMemory, segment: str, layer: int) -> None: ...
+    def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
+        if segment == f"head{BACKWARD}" and self._early:
+            size = self._early.pop(0)
+            if self._complete:
+                held.free("gradients", size)
+            else:
+                self._gradients[ROOT] += size
 
     def take_gradient(self, held: HeldMemory, size: int) -> None:
-        if self._complete:
+        if self._forward:
+            held.take("gradients", size)
+            self._early.append(size)
+        elif self._complete:
             held.take("gradients", size)
             held.free("gradients", size)
         else:
@@ -162,7 +175,7 @@ class StageRules(SplitRules):
 
 
 @dataclass(frozen=True)
-class Stage:
+class StagePlan:
     """What one rank of a pipeline computes."""
 
     index: int
@@ -197,7 +210,7 @@ MOST_PAIRS = 3
 
 
 def simulate_stage(
-    measured: Measured, rules: StageRules, stage: Stage, schedule: str, micro_batches: int
+    measured: Measured, rules: StageRules, stage: StagePlan, schedule: str, micro_batches: int
 ) -> StepMemory:
     """Return the memory of one rank of a pipeline in a step.
 
@@ -209,7 +222,7 @@ def simulate_stage(
     neighbours = (stage.index > 0) + (not stage.is_last)
     held.take("other", neighbours * micro_batches * round_up(stage.stream_bytes))
     held.take("data", measured.data_bytes * micro_batches)
-    joined = measured.data_bytes * micro_batches  # for the schedule to cut again
+    joined = measured.data_bytes * micro_batches  # for the schedule, which cuts it again
     held.take("other", joined)
     head, sent = [("head", ROOT)] if stage.is_last else [], 0
     for kind in stage.list_passes(schedule, micro_batches):
@@ -222,10 +235,11 @@ def simulate_stage(
             rules.end_forward(held)
             continue
         held.begin("backward")
+        play_segments(held, measured, rules, [*head, layers[-1]], BACKWARD)
         if not stage.is_last:  # its output lives until the end of the pass
             held.take("activations", stage.stream_bytes)
         start = [("start", ROOT)] if stage.index == 0 else []
-        play_segments(held, measured, rules, [*head, *reversed(layers), *start], BACKWARD)
+        play_segments(held, measured, rules, [*reversed(layers[:-1]), *start], BACKWARD)
         rules.end_backward()
         if not stage.is_last:
             held.free("activations", stage.stream_bytes)
@@ -261,9 +275,10 @@ def simulate_stages(
         stream_bytes: between two stages, of one micro-batch.
         shared: arguments of the rules that all stages have in common.
     """
+    assert "first" in measured.segments, "layers by their numbers"
     found = []
     for index, own in enumerate(split_layers(layers, axes.pp)):
-        stage = Stage(index, axes.pp, len(own), stream_bytes)
+        stage = StagePlan(index, axes.pp, len(own), stream_bytes)
         first = measured.weights["start"] if index == 0 else []
         last = measured.weights["head"] if stage.is_last else []
         blocks = list_blocks(measured, len(own))

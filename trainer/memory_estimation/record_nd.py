@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from stratlab_spec.memory.nd_rules import Cut, nd_sizes
+from stratlab_spec.memory.nd_rules import LayerSplit, nd_sizes
 from stratlab_spec.memory.recording import FOLDER, Recording, write_recordings
 from stratlab_spec.memory.sizes import MOST_CHUNKS, describe_tokens
 from stratlab_spec.models.decoder_config import read_shape
@@ -44,9 +44,9 @@ SHARDS = 2
 def record_family(family: str, folder: Path) -> Iterator[Recording]:
     """Yield the recordings of a family, the ends apart from the layers as record_families.py."""
     tied = TIED[family]
-    for tp, split in ((False, False), (True, False), (True, True)):
+    for tp, sequence in ((False, False), (True, False), (True, True)):
         common = {"flavor": "nd", "precision": "bf16", "lora": False, "windowed": False}
-        common |= {"tp": tp, "sequence_parallel": split}
+        common |= {"tp": tp, "sequence_parallel": sequence}
         plain = {"activation_checkpointing": "none", "packing": True, "cp": "none"}
         ends = {
             (shared, chunks): record_decoder(
@@ -105,8 +105,8 @@ def record_decoder(family: str, mode: Mapping[str, Any], folder: Path) -> Record
         ranks, rank = SHARDS * tp * cp, (cp - 1) * tp
         config = read_countable(env, ranks, rank, ranks)
         with replaced(chunked_cross_entropy, ROWS_AT_ONCE=piece * tp):
-            cut = Cut(tp, mode["sequence_parallel"], cp, mode["cp"])
-            sizes, _ = nd_sizes(config, read_shape(config), cut, piece * tp)
+            split = LayerSplit(tp, mode["sequence_parallel"], cp, mode["cp"])
+            sizes, _ = nd_sizes(config, read_shape(config), split, piece * tp)
             draws.append(record_step(config, ranks, sizes, find_pictures(config), rank))
     return build_recording({"repeats": True, **mode}, draws, alone)
 
