@@ -131,6 +131,12 @@ class StageRules(SplitRules):
     def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
         self._group = layer
         self._forward = not segment.endswith(BACKWARD)
+        if segment == f"head{BACKWARD}" and self._early:  # before the last norm's backward pass
+            size = self._early.pop(0)
+            if self._complete:
+                held.free("gradients", size)
+            else:
+                self._gradients[ROOT] += size
         if self._gathered or (layer == ROOT and (segment != "start" or not self.root)):
             return
         before = self._buffer
@@ -138,13 +144,7 @@ class StageRules(SplitRules):
         self._take_whole(held, layer)
         held.free("gathered", before)
 
-    def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
-        if segment == f"head{BACKWARD}" and self._early:
-            size = self._early.pop(0)
-            if self._complete:
-                held.free("gradients", size)
-            else:
-                self._gradients[ROOT] += size
+    def leave(self, held: HeldMemory, segment: str, layer: int) -> None: ...
 
     def take_gradient(self, held: HeldMemory, size: int) -> None:
         if self._forward:

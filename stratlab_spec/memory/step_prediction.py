@@ -82,7 +82,9 @@ def predict_step(config: Config, ranks: int, per_node: int) -> StepMemory:
         return simulate_stages(measured, layers, axes, config.pp_schedule, micro_batches, stream, shared)
     rules = build_rules(config, measured, layers, axes, micro_batches)
     step = simulate(measured, rules, layers, micro_batches)
-    return replace(step, rank=(axes.cp - 1) * axes.tp)  # with allgather, the end of a row attends to all of it
+    return replace(
+        step, rank=(axes.cp - 1) * axes.tp
+    )  # with allgather, the end of a row attends to all of it
 
 
 def measure_recording(config: Config, split: LayerSplit = WHOLE) -> tuple[Measured, int]:

@@ -1,5 +1,7 @@
 """Shares of a layer, and the stages of a pipeline: with numbers that a reader can add up."""
 
+from typing import Any
+
 import pytest
 
 from stratlab_spec.layout.axes import Axes
@@ -19,7 +21,7 @@ from stratlab_spec.settings.config import Config
 
 UNIT = 1 << 20
 """Bytes of each weight in fp32, and of the stream."""
-SHARED = {"shards": 2, "moments": 2, "update_copies": 0, "half": True}
+SHARED: dict[str, Any] = {"shards": 2, "moments": 2, "update_copies": 0, "half": True}
 
 
 def make_config(text: str) -> Config:
@@ -136,7 +138,6 @@ def test_a_head_whose_gradient_is_made_forward_holds_it_until_its_backward_pass(
     seen = []
     for _ in range(2):
         rules.enter(held, "head backward", -1)
-        rules.leave(held, "head backward", -1)
         rules.end_backward()
         seen.append(held.held["gradients"])
     assert seen == [2 * UNIT, UNIT]  # the second one is added to the first
