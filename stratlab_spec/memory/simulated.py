@@ -101,7 +101,8 @@ class Simulated:
         if (rows, layers) not in self._steps:
             step_rows = self.config.micro_batch_size * self.micro_batches
             count = -(-step_rows // rows) if self.micro_batches > 1 else 1
-            count = max(count, min(2, self.micro_batches))  # it accumulates as the run does
+            least = max(2, self.axes_of_run.pp)  # it accumulates as the run does
+            count = max(count, min(least, self.micro_batches))
             batch = count * rows * self.axes_of_run.dp
             changed = {"micro_batch_size": rows, "global_batch_size": batch}
             config = self.config.model_copy(

@@ -155,7 +155,7 @@ def simulate(measured: Measured, rules: Rules, layers: int, micro_batches: int) 
     held.take("data", measured.data_bytes * micro_batches)
     names = [name_layer(measured.segments, at, layers) for at in range(layers)]
     held.begin("forward")
-    _pass(
+    play_segments(
         held,
         measured,
         rules,
@@ -164,7 +164,7 @@ def simulate(measured: Measured, rules: Rules, layers: int, micro_batches: int) 
     )
     held.begin("backward")
     order = [("head", -1), *((name, at) for at, name in reversed([*enumerate(names)])), ("start", -1)]
-    _pass(held, measured, rules, order, BACKWARD)
+    play_segments(held, measured, rules, order, BACKWARD)
     held.begin("optimizer")
     rules.update(held)
     held.look()
@@ -175,7 +175,7 @@ ALIKE = 4
 """Layers of a row of equal ones that are played: three, then the last one after a jump over the others."""
 
 
-def _pass(
+def play_segments(
     held: HeldMemory, measured: Measured, rules: Rules, order: Sequence[tuple[str, int]], direction: str
 ) -> None:
     """Play segments. A row of equal layers changes what is held by the same amount with each, so its fullest moment is

@@ -6,11 +6,20 @@ settings ─▶ find_recording ─▶ sizes ─▶ the strategy's rules ─▶ s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from stratlab_spec.layout.mesh_rules import resolve_axes
+from stratlab_spec.layout.nd_layout import resolve_layout
+from stratlab_spec.memory.nd_rules import (
+    SCHEDULES,
+    WHOLE,
+    LayerSplit,
+    SplitRules,
+    nd_sizes,
+    simulate_stages,
+)
 from stratlab_spec.memory.recording import (
     BACKWARD,
     FOLDER,
@@ -22,7 +31,7 @@ from stratlab_spec.memory.recording import (
     round_up,
 )
 from stratlab_spec.memory.simulation import Rules, StepMemory, simulate
-from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, image_sizes
+from stratlab_spec.memory.sizes import MOST_CHUNKS, image_sizes
 from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, list_blocks, list_weights
 from stratlab_spec.memory.zero3_rules import Zero3Rules
 from stratlab_spec.memory.zero3_trace import ModuleTrace
@@ -56,7 +65,7 @@ class Flavor:
 
 FLAVORS = {
     "whole": Flavor("single", 1, ("single", "ddp", "zero1", "zero2", "zero3", "zeropp")),
-    "sharded": Flavor("fsdp", 2, ("fsdp", "hsdp")),
+    "sharded": Flavor("fsdp", 2, ("fsdp", "hsdp", "nd")),
 }
 
 
@@ -69,13 +78,24 @@ def predict_step(config: Config, ranks: int, per_node: int) -> StepMemory:
     """
     axes = resolve_axes(config, ranks, per_node)
     micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
-    measured, layers = measure_recording(config)
+    split = _find_split(config, ranks)
+    measured, layers = measure_recording(config, split)
+    if axes.pp > 1:
+        _check_plain(config, STAGED)
+        stream = split.count_stream_bytes(config, read_shape(config))
+        shared = _describe_shards(config, axes)
+        return simulate_stages(measured, layers, axes, config.pp_schedule, micro_batches, stream, shared)
     rules = build_rules(config, measured, layers, axes, micro_batches, per_node)
-    return simulate(measured, rules, layers, micro_batches)
+    step = simulate(measured, rules, layers, micro_batches)
+    # with allgather, the end of a row attends to all of it
+    return replace(step, rank=(axes.cp - 1) * axes.tp)
 
 
-def measure_recording(config: Config) -> tuple[Measured, int]:
+def measure_recording(config: Config, split: LayerSplit = WHOLE) -> tuple[Measured, int]:
     """Return the recording of a run's model in bytes, and the number of its layers.
+
+    Args:
+        split: of strategy nd.
 
     Raises:
         NotRecorded, ConfigError, DataMissing: as `predict_step`.
@@ -91,15 +111,16 @@ def measure_recording(config: Config) -> tuple[Measured, int]:
     }
     if config.is_text:
         shape = read_shape(config)
-        sizes, chunks = decoder_sizes(config, shape)
+        sizes, chunks = nd_sizes(config, shape, split)
         mode |= {
             "packing": config.packing,
             "windowed": any(0 < window < config.seq_len for window in shape.windows),
-            "tied": shape.tied,
+            "tied": shape.tied and split.stages == 1,
             "chunks": min(chunks, MOST_CHUNKS),
         }
         if shape.experts:
             mode["experts_per_token"] = shape.experts_per_token
+        mode |= split.describe()
         return find_layers(shape.family, mode, shape.layers).measure(sizes), shape.layers
     vit, pictures = read_vit_shape(config), find_pictures(config)
     edge = config.image_size or default_image_size(config)
@@ -128,6 +149,15 @@ PLAIN: dict[str, tuple[Any, ...]] = {
 """Setting -> its values for which there are recordings and rules."""
 OF_STAGE_3 = dict.fromkeys(("reshard_after_forward", "prefetch_blocks"), ("zero3", "zeropp"))
 """Setting -> strategies whose rules know every value."""
+STAGED = PLAIN | {
+    "accumulate": ("auto", "whole"),
+    "reshard_after_forward": ("auto", "off"),
+    "precision": ("auto", "bf16"),
+    "pp_schedule": SCHEDULES,
+    "activation_checkpointing": (NONE, "selective", "blocks"),
+    "lora_rank": (0,),  # whole counts hold a stage's activations for longer, for a reason not yet found
+}
+"""The same with a pipeline."""
 ENDS = ("start", "head", f"head{BACKWARD}", f"start{BACKWARD}")
 """Segments outside the layers."""
 SAME_LAYERS = {"mistral": "llama"}
@@ -136,8 +166,9 @@ SAME_LAYERS = {"mistral": "llama"}
 
 @cache
 def _read_family(family: str) -> list[Recording]:
-    path = FOLDER / f"{SAME_LAYERS.get(family, family)}.json.gz"
-    return read_recordings(path) if path.is_file() else []
+    name = SAME_LAYERS.get(family, family)
+    paths = FOLDER / f"{name}.json.gz", FOLDER / f"{name}-nd.json.gz"
+    return [one for path in paths if path.is_file() for one in read_recordings(path)]
 
 
 def find_recording(family: str, mode: Mapping[str, Any]) -> Recording:
@@ -186,6 +217,14 @@ def find_layers(family: str, mode: Mapping[str, Any], layers: int) -> Recording:
     return _mix_layers(kept, recomputed, setting, layers)
 
 
+def _check_plain(config: Config, known: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, values in known.items():
+        if config.strategy in OF_STAGE_3.get(name, ()):
+            continue
+        if (value := getattr(config, name)) not in values:
+            raise NotRecorded(f"{name}={value}")
+
+
 def build_rules(
     config: Config, measured: Measured, layers: int, axes: Any, micro_batches: int, per_node: int
 ) -> Rules:
@@ -194,25 +233,19 @@ def build_rules(
     Raises:
         NotRecorded: a strategy or setting without rules.
     """
-    for name, known in PLAIN.items():
-        if config.strategy in OF_STAGE_3.get(name, ()):
-            continue
-        if (value := getattr(config, name)) not in known:
-            raise NotRecorded(f"{name}={value}")
+    _check_plain(config, PLAIN)
     moments, accumulates = count_moments(config), micro_batches > 1
     copies = _update_copies(config)
     if config.strategy in ("single", "ddp"):
         bucketed = config.strategy == "ddp"
         return WholeRules(list_weights(measured, layers), moments, accumulates, bucketed, copies)
-    if config.strategy in ("fsdp", "hsdp"):
-        return ShardedRules(
+    if config.strategy in ("fsdp", "hsdp", "nd"):
+        kind = SplitRules if config.strategy == "nd" else ShardedRules
+        return kind(
             blocks=list_blocks(measured, layers),
             root=[*measured.weights["start"], *measured.weights["head"]],
-            shards=axes.dp_shard,
-            moments=moments,
             accumulates=accumulates,
-            update_copies=copies,
-            half=config.precision in ("auto", "bf16", "fp16"),
+            **_describe_shards(config, axes),
         )
     if (stage := STRATEGIES[config.strategy].deepspeed_stage) in (1, 2):
         return _build_zero(config, measured, layers, axes.dp_shard, stage, accumulates)
@@ -264,6 +297,35 @@ def _build_zero3(
 def _bucket_elements(config: Config, total: int) -> int:
     """Return as trainer/engines/deepspeed_config.py: at most the model's, aligned."""
     return min(reduce_bucket_bytes(config) // FP32, -(-total // START_ALIGNMENT) * START_ALIGNMENT)
+
+
+def _describe_shards(config: Config, axes: Any) -> dict[str, Any]:
+    """Return what fully_shard's rules need in each strategy."""
+    return {
+        "shards": axes.dp_shard * axes.cp,
+        "moments": count_moments(config),
+        "update_copies": _update_copies(config),
+        "half": config.precision in ("auto", "bf16", "fp16"),
+    }
+
+
+def _find_split(config: Config, ranks: int) -> LayerSplit:
+    """Return how strategy nd splits a layer.
+
+    Raises:
+        NotRecorded: a split without recordings or rules.
+    """
+    if config.strategy != "nd":
+        return WHOLE
+    shape = read_shape(config)
+    layout = resolve_layout(config, ranks, shape)
+    axes = layout.axes
+    split = LayerSplit(axes.tp, layout.sequence_parallel, axes.cp, config.cp_method, axes.pp)
+    if shape.experts:  # a group of their own, over other ranks
+        raise NotRecorded(f"experts={shape.experts} with nd")
+    if split.repeats_heads(shape):
+        raise NotRecorded(f"cp={axes.cp} with {shape.kv_heads // axes.tp} key heads")
+    return split
 
 
 def _build_zero(

@@ -111,6 +111,8 @@ class ShardedRules:
         copied = [self._shard(one) * HALF for one in group if self._width(one) == HALF]
         local = sum(self._shard(one) * self._width(one) for one in group)
         whole = sum(round_up(one.elements * self._width(one)) for one in group)
+        if self.shards == 1:  # each weight is copied to 16 bits, and the copy into the whole weight
+            return round_up(max(copied, default=0)), 0, whole
         return round_up(sum(copied)), round_up(local * self.shards), whole
 
     def _measure_reduction(self, group: Sequence[Weight]) -> tuple[int, int]:
@@ -130,17 +132,17 @@ class ShardedRules:
         self._group = layer
         if segment == "start":
             self._begin_gather(held, ROOT)
-            held.take("gathered", self._gather[ROOT][2])
+            self._take_whole(held, ROOT)
         elif segment == f"head{BACKWARD}":
             self._free_buffer(held)
             self._begin_gather(held, len(self.blocks) - 1)
         elif layer >= 0 and not segment.endswith(BACKWARD):
             before, self._buffer = self._buffer, 0
             self._begin_gather(held, layer)
-            held.take("gathered", self._gather[layer][2])
+            self._take_whole(held, layer)
             held.free("gathered", before)
         elif layer >= 0:
-            held.take("gathered", self._gather[layer][2])
+            self._take_whole(held, layer)
             self._free_buffer(held)
             if layer > 0:
                 self._begin_gather(held, layer - 1)
@@ -158,7 +160,16 @@ class ShardedRules:
             held.free("gradient buckets", self._bucket)
             self._bucket = 0
 
+    def _take_whole(self, held: HeldMemory, group: int) -> None:
+        copied, _, whole = self._gather[group]
+        held.take("gathered", whole)
+        if self.shards == 1:
+            held.take("gathered", copied)
+            held.free("gathered", copied)
+
     def _begin_gather(self, held: HeldMemory, group: int) -> None:
+        if self.shards == 1:
+            return
         copied, buffer, _ = self._gather[group]
         held.take("gathered", copied + buffer)
         held.free("gathered", copied)
@@ -175,6 +186,9 @@ class ShardedRules:
         held.free("gradients", self._gradients[group])
         self._gradients[group] = 0
         held.take("gradients", shard)
+        if self.shards == 1:  # divided in a copy
+            held.take("gradient buckets", buffer)
+            held.free("gradient buckets", buffer)
         if self.accumulates:
             held.free("gradients", shard)
         self._bucket = buffer

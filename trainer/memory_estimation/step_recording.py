@@ -18,6 +18,7 @@ from math import prod
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
 
 from stratlab_spec.memory.recording import BACKWARD, COPY, GRADIENT, PLAIN, Recording
 from stratlab_spec.models.pictures import Pictures
@@ -149,10 +150,21 @@ class RecordingWatch(StorageWatch):
                 if id(parameter) in seen:  # tied
                     continue
                 seen.add(id(parameter))
-                shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
+                shape = _own_shape(parameter)
                 row = (f"{path}.{name}", shape, is_product_weight(module, name), parameter.requires_grad)
                 found.setdefault(place if at is None else str(at), []).append(row)
         return found
+
+
+def _own_shape(parameter: Any) -> tuple[int, ...]:
+    """Return the shape of a whole parameter; with tp, of this rank's rows and columns."""
+    shape = list(getattr(parameter, "ds_shape", parameter.shape))
+    if isinstance(parameter, DTensor):
+        names = parameter.device_mesh.mesh_dim_names or ()
+        for at, (name, placement) in enumerate(zip(names, parameter.placements, strict=True)):
+            if name == "tp" and isinstance(placement, Shard):
+                shape[placement.dim] //= parameter.device_mesh.size(at)
+    return tuple(shape)
 
 
 @dataclass(frozen=True)
