@@ -191,9 +191,11 @@ class StagePlan:
 
     def name_layers(self) -> list[tuple[str, int]]:
         """Return (segment, number) of its layers."""
-        last = self.layers - 1
-        names = ["first", *["middle"] * (self.layers - 2), "last" if self.is_last else "middle"]
-        return [(names[at], at) for at in range(last + 1)]
+        second = "middle" if self.index else "second"
+        names = ["first", second, *["middle"] * self.layers][: self.layers]
+        if self.is_last and self.layers > 1:
+            names[-1] = "last"
+        return [(name, at) for at, name in enumerate(names)]
 
     def list_passes(self, schedule: str, micro_batches: int) -> str:
         """Return the order of forward (F) and backward passes (B) of the schedules gpipe and 1f1b."""
@@ -232,6 +234,7 @@ def simulate_stage(
             if stage.index > 0:  # received, not an embedding's result
                 held.free("activations", stage.stream_bytes)
             play_segments(held, measured, rules, [*layers, *head], "")
+            held.clear_cache()
             rules.end_forward(held)
             continue
         held.begin("backward")

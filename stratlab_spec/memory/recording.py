@@ -28,9 +28,10 @@ MOST_KEPT = 64
 FOLDER = Path(__file__).with_name("recordings")
 BACKWARD = " backward"
 """Ends the name of a segment in the backward pass. Segments of a forward pass, in order: `start`, the layers (`first`,
-`middle`, `last`, or their numbers if they differ), `head`."""
-KINDS = PLAIN, COPY, GRADIENT = "", "copy", "gradient"
-"""Kinds of events: an activation; a 16-bit copy of a weight for one product; the gradient of a weight."""
+`second`, `middle`, `last`, or their numbers if they differ), `head`."""
+KINDS = PLAIN, COPY, GRADIENT, CACHED = "", "copy", "gradient", "cached copy"
+"""Kinds of events: an activation; a 16-bit copy of a weight for one product; the gradient of a weight; a copy that
+autocast keeps to the end of the forward pass (no event ends it)."""
 
 
 class NotRecorded(LookupError):
@@ -64,7 +65,7 @@ class Allocation(NamedTuple):
 
     taken: bool
     kind: str
-    """PLAIN, COPY or GRADIENT."""
+    """One of KINDS."""
     cause: str
     bytes: int
 
@@ -164,8 +165,11 @@ class Measured:
         """
         key = segment, copies, products
         if key not in self._parts:
-            events = (event for event in self.segments.get(segment, ()) if copies or event.kind != COPY)
-            self._parts[key] = [*_join(events, (GRADIENT, COPY) if products else (GRADIENT,))]
+            events = (
+                event for event in self.segments.get(segment, ()) if copies or event.kind not in (COPY, CACHED)
+            )
+            apart = (GRADIENT, CACHED, COPY) if products else (GRADIENT, CACHED)
+            self._parts[key] = [*_join(events, apart)]
         return self._parts[key]
 
 
@@ -200,14 +204,15 @@ def round_up(size: int, block: int = BLOCK_BYTES) -> int:
     return -(-size // block) * block
 
 
-LAYERS = ("first", "middle", "last")
+LAYERS = ("first", "second", "middle", "last")
+"""Two layers take before the others repeat: what the first one leaves may end only in the third one (Gemma)."""
 
 
 def name_layer(recorded: Mapping[str, Any], layer: int, layers: int) -> str:
-    """Return the segment of a layer: its number if all were recorded, else first, middle or last."""
+    """Return the segment of a layer: its number if all were recorded, else one of LAYERS."""
     if str(layer) in recorded:
         return str(layer)
-    return "last" if layer == layers - 1 else "middle" if layer else "first"
+    return "last" if layer == layers - 1 else "middle" if layer > 1 else LAYERS[layer]
 
 
 def read_recordings(path: Path) -> list[Recording]:

@@ -1,7 +1,7 @@
 """Simulate the memory of one training step: a recording's events, and what the strategy allocates between them.
 
-    forward:   start ─▶ first ─▶ middle x (layers - 2) ─▶ last ─▶ head        at each border the strategy may gather,
-    backward:  head ─▶ last ─▶ middle x (layers - 2) ─▶ first ─▶ start        free, reduce; at each gradient too
+    forward:   start ─▶ first ─▶ second ─▶ middle x n ─▶ last ─▶ head        at each border the strategy may gather,
+    backward:  head ─▶ last ─▶ middle x n ─▶ second ─▶ first ─▶ start        free, reduce; at each gradient too
 
 `simulate` walks through the last micro-batch of a step, for earlier ones hold no more. It holds one number per cause
 (trainer/memory_estimation/timeline.py) and returns the fullest moment of each window.
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from stratlab_spec.memory.recording import BACKWARD, COPY, Allocation, Measured, Stretch, name_layer
+from stratlab_spec.memory.recording import BACKWARD, CACHED, COPY, Allocation, Measured, Stretch, name_layer
 
 
 class Rules(Protocol):
@@ -65,6 +65,8 @@ class HeldMemory:
     fullest: dict[str, tuple[int, Counter[str]]] = field(default_factory=dict)
     """Window -> (bytes, the same by cause)."""
     _seen: int = -1
+    _cached: Counter[str] = field(default_factory=Counter)
+    """Copies of weights that autocast keeps."""
 
     def take(self, cause: str, size: int) -> None:
         """Allocate."""
@@ -89,12 +91,17 @@ class HeldMemory:
         self.window = window
         self._seen = self.fullest[window][0] if window in self.fullest else -1
 
-    def jump(self, before: Mapping[str, int], times: int) -> None:
+    def jump(self, before: HeldMemory, times: int) -> None:
         """Repeat `times` what has changed since `before`."""
         for cause in [*self.held]:
-            change = times * (self.held[cause] - before.get(cause, 0))
+            change = times * (self.held[cause] - before.held[cause])
             self.held[cause] += change
             self.total += change
+            self._cached[cause] += times * (self._cached[cause] - before._cached[cause])
+
+    def copy(self) -> HeldMemory:
+        """Return what is held now."""
+        return HeldMemory(Counter(self.held), _cached=Counter(self._cached))
 
     def play(self, parts: Sequence[Stretch | Allocation], rules: Rules) -> None:
         """Take and free what a segment does."""
@@ -105,6 +112,9 @@ class HeldMemory:
                 self.total += part.net_bytes
                 for cause, size in part.net.items():
                     self.held[cause] += size
+            elif part.kind == CACHED:
+                self.take(part.cause, part.bytes)
+                self._cached[part.cause] += part.bytes
             elif part.kind == COPY:
                 assert isinstance(rules, ProductRules)
                 self._copy(part, rules)
@@ -112,6 +122,12 @@ class HeldMemory:
                 rules.take_gradient(self, part.bytes)
             else:
                 rules.complete_gradient(self, part.bytes)
+
+    def clear_cache(self) -> None:
+        """Free what autocast has kept, at the end of a forward pass."""
+        for cause, size in self._cached.items():
+            self.free(cause, size)
+        self._cached.clear()
 
     def _copy(self, product: Allocation, rules: ProductRules) -> None:
         if product.taken:
@@ -162,6 +178,7 @@ def simulate(measured: Measured, rules: Rules, layers: int, micro_batches: int) 
         [("start", -1), *((name, at) for at, name in enumerate(names)), ("head", -1)],
         "",
     )
+    held.clear_cache()
     held.begin("backward")
     order = [("head", -1), *((name, at) for at, name in reversed([*enumerate(names)])), ("start", -1)]
     play_segments(held, measured, rules, order, BACKWARD)
@@ -181,7 +198,7 @@ def play_segments(
     """Play segments. A row of equal layers changes what is held by the same amount with each, so its fullest moment is
     in one of the first or in the last layer.
     """
-    alike, before = 0, Counter(held.held)
+    alike, before = 0, held.copy()
     skipped = 0
     middle = [at for name, at in order if name == "middle"]
     products = isinstance(rules, ProductRules)
@@ -195,7 +212,7 @@ def play_segments(
                 if alike == ALIKE:
                     held.jump(before, skipped)
                 continue
-            before = Counter(held.held)
+            before = held.copy()
         rules.enter(held, segment, layer)
         held.play(measured.parts(segment, rules.copies, products), rules)
         rules.leave(held, segment, layer)

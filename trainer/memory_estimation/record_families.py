@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from stratlab_spec.memory.recording import BACKWARD, FOLDER, Recording, write_recordings
+from stratlab_spec.memory.recording import BACKWARD, FOLDER, LAYERS, Recording, write_recordings
 from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, describe_tokens, image_sizes
 from stratlab_spec.memory.step_prediction import FLAVORS
 from stratlab_spec.models.decoder import FAMILIES
@@ -32,7 +32,6 @@ from trainer.memory_estimation.timeline import LIBRARIES
 DRAWS = 4
 OUTSIDE = ("head", f"head{BACKWARD}", f"start{BACKWARD}")
 """Segments that depend on the loss's chunks and on a tied head."""
-LAYERS = 3
 TIED = {"llama": (False, True), "qwen2": (False, True), "qwen3": (False, True)}
 """Family -> whether the head shares the embedding's weight, if both occur; else as transformers has it by default."""
 
@@ -52,7 +51,7 @@ def draw_decoder(family: str, tied: bool, windowed: bool, draw: random.Random) -
     whole = family in ("gpt2", "olmo2", "phi3")  # their heads make up the hidden size
     content = {
         "model_type": family,
-        "num_hidden_layers": LAYERS,
+        "num_hidden_layers": len(LAYERS),
         "hidden_size": heads * head_dim if whole else hidden,
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
@@ -199,7 +198,7 @@ def record_image_model(family: str, mode: Mapping[str, Any]) -> Recording:
             heads, patch = draw.choice([2, 3, 5, 6, 7]), draw.choice([4, 6, 8, 10, 14])
             settings |= {
                 "model": "vit_tiny",
-                "model_layers": LAYERS,
+                "model_layers": len(LAYERS),
                 "model_hidden": heads * 8 * draw.choice([2, 3, 5, 7]),
                 "model_heads": heads,
                 "model_intermediate": 8 * draw.randint(20, 60),

@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from stratlab_spec.memory.recording import BACKWARD, COPY, GRADIENT, PLAIN, Recording
+from stratlab_spec.memory.recording import BACKWARD, CACHED, COPY, GRADIENT, LAYERS, PLAIN, Recording
 from stratlab_spec.models.pictures import Pictures
 from stratlab_spec.settings.config import Config
 from trainer.memory_estimation import steps
@@ -32,7 +32,7 @@ from trainer.models.model_with_loss import Learner
 
 OF_STRATEGY = ("parameters", "gathered", "gradient buckets", "master copies", "optimizer state")
 """Causes of storages that a strategy allocates."""
-CAUSES = {COPY: "low-precision copies", GRADIENT: "gradients"}
+CAUSES = {COPY: "low-precision copies", CACHED: "low-precision copies", GRADIENT: "gradients"}
 """Kind of an event -> its cause, where the kind decides it."""
 
 
@@ -119,7 +119,27 @@ class RecordingWatch(StorageWatch):
                     kind = GRADIENT
                 if not storage.on_host and (kind or storage.cause not in OF_STRATEGY):
                     rows.append((kind, size, storage))
-        return found
+        return self._mark_cached(found)
+
+    def _mark_cached(
+        self, segments: dict[str, list[tuple[str, int, Storage]]]
+    ) -> dict[str, list[tuple[str, int, Storage]]]:
+        """Mark the copies that layers take and the end of the forward pass frees."""
+        taken = {
+            id(storage)
+            for name, rows in segments.items()
+            for kind, size, storage in rows
+            if name.isdecimal() and kind == COPY and size > 0
+        }
+        cached = {id(storage) for _, size, storage in segments["head"] if size < 0} & taken
+        return {
+            name: [
+                (CACHED if id(storage) in cached else kind, size, storage)
+                for kind, size, storage in rows
+                if size > 0 or id(storage) not in cached
+            ]
+            for name, rows in segments.items()
+        }
 
     def _sort_ends(self, events: Sequence[tuple[int, Storage]]) -> Iterator[tuple[int, Storage]]:
         """Yield events; ends in a row by the beginning of their storage, because Python's order of them varies."""
@@ -265,7 +285,7 @@ def build_recording(
 ) -> Recording:
     """Return the recording that explains all draws.
 
-    A model of repeated layers keeps the first, the second and the last one.
+    A model of repeated layers keeps the first, the second, the third and the last one.
 
     Raises:
         UnexplainedSize, UnequalSteps: it cannot be explained by products of sizes.
@@ -285,7 +305,7 @@ def build_recording(
         ]
     weights = {}
     for place, kept in names.items():
-        if place not in draws[0].weights or kept in ("first", "last"):
+        if place not in draws[0].weights or (kept in LAYERS and kept != "middle"):
             continue
         found = []
         for alike in zip(*(draw.weights[place] for draw in draws), strict=True):
@@ -304,6 +324,6 @@ def build_recording(
 def _name_layers(draw: RecordedStep, repeats: bool) -> dict[str, str]:
     """Return the recorded segments' names -> the kept ones."""
     layers = max(int(name) for name in draw.weights if name.isdecimal()) + 1
-    kept = {0: "first", 1: "middle", layers - 1: "last"} if repeats else {at: str(at) for at in range(layers)}
+    kept = {at: name for at, name in enumerate(LAYERS)} if repeats else {at: str(at) for at in range(layers)}
     found = {str(at): name for at, name in kept.items()} | {"start": "start", "head": "head"}
     return found | {name + BACKWARD: kept + BACKWARD for name, kept in found.items()}
