@@ -30,7 +30,6 @@ from stratlab_spec.memory.prediction import Verdict
 from stratlab_spec.memory.profiles import (
     FOLDER,
     GIB,
-    SHIPPED,
     OperationsFile,
     Question,
     find_operations,
@@ -181,7 +180,7 @@ def _answer(
     except CannotStart as failure:
         return Unknown(question, _name_settings(question, str(failure)), CANNOT_START)
     except NotRecorded as failure:
-        if file := find_operations([*counted, *read_operations([SHIPPED])], question):
+        if file := find_operations(counted, question):
             return predict(question, file, device_gib)
         return Unknown(
             question,

@@ -20,7 +20,6 @@ from stratlab_spec.memory.profiles import (
     CUDA,
     FOLDER,
     GIB,
-    SHIPPED,
     OperationsFile,
     Question,
     ask_of_run,
@@ -228,16 +227,10 @@ def forecast_memory(
     question = ask_of_run(config, ranks, per_node)
     file: OperationsFile | Simulated | None
     file = find_operations(read_pod_operations(config) if files is None else files, question, rules)
-    if file is None:
-        try:
-            file = simulate_run(question)
-        except CannotStart as reason:
-            log.debug("memory_forecast: %s", reason)
-        except NotRecorded as reason:
-            file = find_operations([*read_operations([SHIPPED])], question, rules)
-            if file is None:
-                log.debug("memory_forecast: no recorded steps for %s", reason)
-    if file is None:
+    try:
+        file = file or simulate_run(question)
+    except (CannotStart, NotRecorded) as reason:
+        log.debug("memory_forecast: no recorded steps for %s", reason)
         return None
     workspace_gib = WORKSPACE_GIB if rules == CUDA else 0.0
     return Forecast(question, file, workspace_gib, file.is_upper_bound(question))

@@ -32,8 +32,6 @@ CUDA, CPU = "cuda", "cpu"
 """By whose rules of autocast and attention a file was counted."""
 FOLDER = "_operations"
 """Below the results; no comparison can have this name."""
-SHIPPED = Path(__file__).with_name("operations")
-"""Counts of strategies whose memory recorded steps do not tell yet: zero3, zeropp and nd."""
 NEEDED = {"model": str, "strategy": str, "activation_checkpointing": str, "lora_rank": int}
 """Settings that answers and advice look at."""
 IRRELEVANT = (

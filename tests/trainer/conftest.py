@@ -17,9 +17,3 @@ def uninterrupted(tmp_path_factory):
         return train(tmp_path_factory.mktemp("whole"), strategy, ranks)
 
     return of
-
-
-@pytest.fixture
-def no_shipped_profiles(monkeypatch, tmp_path):
-    """As if no memory profile came with the package."""
-    monkeypatch.setattr("stratlab_spec.memory.prediction.SHIPPED", tmp_path / "none")

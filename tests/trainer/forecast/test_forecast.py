@@ -58,7 +58,6 @@ def test_nothing_is_tried_that_cannot_help(results: Path, monkeypatch, device_gi
     assert told in str(refused.value) and "run.config.micro_batch_size" not in str(refused.value)
 
 
-@pytest.mark.usefixtures("no_shipped_profiles")
 def test_what_does_not_keep_it_from_starting(results: Path, monkeypatch, caplog):
     check(config(results, memory_forecast=False), 6.0, monkeypatch)
     check(config(results, oom_fallback=True), 6.0, monkeypatch)

@@ -23,7 +23,7 @@ from stratlab_spec.memory.fit import (
     measure_needs,
 )
 from stratlab_spec.memory.layout_report import main
-from stratlab_spec.memory.profiles import FOLDER, GIB, SHIPPED
+from stratlab_spec.memory.profiles import FOLDER, GIB
 from stratlab_spec.models.decoder_config import SHAPES, read_shape
 from stratlab_spec.plan import resolve_plan
 from stratlab_spec.settings.config import Config, ConfigError
@@ -94,13 +94,15 @@ def test_what_the_driver_keeps_is_nobody_s(driver, usable, monkeypatch):
 
 DENSE, MOE = "qwen2.5-3b", "qwen3-30b-a3b"
 COUNTED = {"precision": "bf16", "seq_len": 2048, "micro_batch_size": 1, "global_batch_size": 64}
+COUNTS = Path(__file__).with_name("data")
+"""An operations file."""
 FIRST_GIB = 25.58
-"""Of pp2.dp4, by the shipped file of two dimensions."""
+"""Of pp2.dp4, by the file of two dimensions in COUNTS."""
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    shutil.copytree(SHIPPED, tmp_path / FOLDER)
+    shutil.copytree(COUNTS, tmp_path / FOLDER)
     return tmp_path
 
 
@@ -145,7 +147,6 @@ def test_what_does_not_fit_is_left_out_and_the_reason_names_it(results: Path):
     assert choose_on_device(given, 8, shape, 1 << 20).layout == resolve_layout(given, 8, shape)
 
 
-@pytest.mark.usefixtures("no_shipped_profiles")
 def test_without_a_file_the_state_decides(tmp_path: Path):
     asked = config(tmp_path)
     assert [(need.source, round(need.gib, 2)) for need in needs(asked)] == [(STATE, 6.33), (STATE, 7.49)]
@@ -169,14 +170,13 @@ COMMAND = ["--model", DENSE, "--processes", "8", "--dimensions", "2", "seq_len=2
 @pytest.mark.parametrize(
     ("options", "code", "named"),
     [
-        (["--operations", str(SHIPPED), "--device-gib", "6"], "SL-layout-none-fits", ("7.49 GiB", "pp4.dp2")),
+        (["--operations", str(COUNTS), "--device-gib", "6"], "SL-layout-none-fits", ("7.49 GiB", "pp4.dp2")),
         (["--dimensions", "1", "--device-gib", "40"], "SL-layout-none-fits", ("dp8x1", "45.98 GiB")),
         (["--device-gib", "0"], "SL-layout-device-gib", ("'0'",)),
         (["--processes", "0"], "SL-layout-number", ("'0'",)),
         (["--operations", "/not/there"], "SL-layout-operations-folder", ("/not/there",)),
     ],
 )
-@pytest.mark.usefixtures("no_shipped_profiles")
 def test_the_command_refuses(capsys, options, code, named):
     try:
         ended = main([*COMMAND, *options])
