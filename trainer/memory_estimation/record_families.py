@@ -6,6 +6,7 @@ stratlab_spec/memory/recordings/<family>.json.gz. A few minutes per family, with
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -21,7 +22,7 @@ from typing import Any
 
 from stratlab_spec.memory.recording import BACKWARD, FOLDER, LAYERS, Recording, write_recordings
 from stratlab_spec.memory.sizes import MOST_CHUNKS, decoder_sizes, describe_tokens, image_sizes
-from stratlab_spec.memory.step_prediction import FLAVORS
+from stratlab_spec.memory.step_prediction import FLAVORS, SAME_LAYERS
 from stratlab_spec.models.decoder import FAMILIES
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import read_vit_shape
@@ -73,6 +74,11 @@ def draw_decoder(family: str, tied: bool, windowed: bool, draw: random.Random) -
     return content
 
 
+def list_tied(family: str) -> tuple[bool, ...]:
+    """Return whether the head shares the embedding's weight, in each way that occurs."""
+    return TIED.get(family, (bool(FAMILIES[family].unsaid.get("tie_word_embeddings", False)),))
+
+
 def draw_batch(chunks: int, draw: random.Random) -> tuple[dict[str, int], int]:
     """Return the settings of a micro-batch whose loss has this many chunks, each of two pieces, and the rows of one."""
     rows, length = draw.choice([3, 5, 7, 11]), 8 * draw.randint(12, 30)
@@ -91,8 +97,7 @@ def record_family(family: str, folder: Path) -> Iterator[Recording]:
     Ends and layers are recorded apart: the loss's chunks and a tied head change the ends alone, recomputed blocks and
     packed rows the layers and the start.
     """
-    tied = TIED.get(family, (bool(FAMILIES[family].unsaid.get("tie_word_embeddings", False)),))
-    row = FAMILIES[family]
+    row, tied = FAMILIES[family], list_tied(family)
     chosen = {"experts_per_token": EXPERTS_PER_TOKEN[family]} if row.experts else {}
     for flavor, precision, lora in product(FLAVORS, PRECISIONS, (False, True)):
         others = precision != "bf16"
@@ -222,8 +227,12 @@ def main(families: Sequence[str]) -> int:
     """Write the files of these families, or of all; return 0, or 1 if one cannot be recorded."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     warnings.filterwarnings("ignore")
+    import trainer.memory_estimation.step_recording  # noqa: F401
+
+    gc.freeze()  # each count collects its garbage, and the libraries' objects are none
     failed = 0
-    for family in families or (*FAMILIES, *IMAGES):
+    every = *(name for name in FAMILIES if name not in SAME_LAYERS), *IMAGES
+    for family in families or every:
         began = time.perf_counter()
         try:
             with tempfile.TemporaryDirectory() as folder:

@@ -6,6 +6,7 @@ a symbol of its own (stratlab_spec/memory/nd_rules.py). The result is recordings
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -22,20 +23,21 @@ from typing import Any
 from stratlab_spec.memory.nd_rules import LayerSplit, nd_sizes
 from stratlab_spec.memory.recording import FOLDER, Recording, write_recordings
 from stratlab_spec.memory.sizes import MOST_CHUNKS, describe_tokens
+from stratlab_spec.memory.step_prediction import SAME_LAYERS
+from stratlab_spec.models.decoder import FAMILIES
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.pictures import find_pictures
 from trainer.memory_estimation.record_families import (
     DRAWS,
     RECOMPUTED,
-    TIED,
     draw_batch,
     draw_decoder,
     join_recordings,
+    list_tied,
 )
 from trainer.memory_estimation.rules import read_countable
 from trainer.memory_estimation.timeline import LIBRARIES
 
-FAMILIES = ("llama", "qwen2")
 DEGREES = (2, 4, 3, 5), (3, 2, 5, 4)
 """Of tp and cp, by draw."""
 SHARDS = 2
@@ -43,21 +45,29 @@ SHARDS = 2
 
 def record_family(family: str, folder: Path) -> Iterator[Recording]:
     """Yield the recordings of a family, the ends apart from the layers as record_families.py."""
-    tied = TIED[family]
-    for tp, sequence in ((False, False), (True, False), (True, True)):
-        common = {"flavor": "nd", "precision": "bf16", "lora": False, "windowed": False}
+    row, tied = FAMILIES[family], list_tied(family)
+    ways = ((False, False), (True, False), (True, True)) if "tp" in row.dims else ((False, False),)
+    methods = ("none", "ulysses", "allgather") if "cp" in row.dims else ("none",)
+    windows = (False, True) if row.window_period else (False,)
+    for tp, sequence in ways:
+        common = {"flavor": "nd", "precision": "bf16", "lora": False}
         common |= {"tp": tp, "sequence_parallel": sequence}
-        plain = {"activation_checkpointing": "none", "packing": True, "cp": "none"}
+        plain = {"activation_checkpointing": "none", "packing": True, "windowed": False, "cp": "none"}
         ends = {
             (shared, chunks): record_decoder(
                 family, {**common, **plain, "tied": shared, "chunks": chunks}, folder
             )
             for shared, chunks in product(tied, range(1, MOST_CHUNKS + 1))
         }
-        for cp, recomputed, packing in product(("none", "ulysses", "allgather"), RECOMPUTED, (True, False)):
+        for cp, recomputed, packing, windowed in product(methods, RECOMPUTED, (True, False), windows):
             if not tp and cp == "none":  # the recordings of fsdp
                 continue
-            layers = {"activation_checkpointing": recomputed, "packing": packing, "cp": cp}
+            layers = {
+                "activation_checkpointing": recomputed,
+                "packing": packing,
+                "windowed": windowed,
+                "cp": cp,
+            }
             inside = record_decoder(family, {**common, **layers, "tied": tied[0], "chunks": 1}, folder)
             for (shared, chunks), outside in ends.items():
                 settings = {"repeats": True, **common, **layers, "tied": shared, "chunks": chunks}
@@ -74,7 +84,7 @@ def record_decoder(family: str, mode: Mapping[str, Any], folder: Path) -> Record
     for number in range(DRAWS):
         tp = DEGREES[0][number] if mode["tp"] else 1
         cp = 1 if mode["cp"] == "none" else DEGREES[1][number]
-        content = draw_decoder(family, mode["tied"], False, draw)
+        content = draw_decoder(family, mode["tied"], mode["windowed"], draw)
         for name in ("num_attention_heads", "num_key_value_heads", "hidden_size", "max_position_embeddings"):
             content[name] *= tp * cp
         for name in ("intermediate_size", "vocab_size"):
@@ -115,8 +125,15 @@ def main(families: Sequence[str]) -> int:
     """Write the files of these families, or of all; return 0, or 1 if one cannot be recorded."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     warnings.filterwarnings("ignore")
+    import trainer.memory_estimation.step_recording  # noqa: F401
+
+    gc.freeze()  # each count collects its garbage, and the libraries' objects are none
     failed = 0
     for family in families or FAMILIES:
+        if (
+            FAMILIES[family].experts or family in SAME_LAYERS
+        ):  # experts have a group of their own, over other ranks
+            continue
         began = time.perf_counter()
         try:
             with tempfile.TemporaryDirectory() as folder:

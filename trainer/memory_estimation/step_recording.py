@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor, Shard
 from stratlab_spec.memory.recording import BACKWARD, CACHED, COPY, GRADIENT, LAYERS, PLAIN, Recording
 from stratlab_spec.models.pictures import Pictures
 from stratlab_spec.settings.config import Config
+from trainer.engines import torch_engine
 from trainer.memory_estimation import steps
 from trainer.memory_estimation.steps import build_micro_batch, count_batches
 from trainer.memory_estimation.storages import HALF, StorageWatch, is_on_meta, replaced
@@ -208,7 +209,8 @@ def record_step(
         ConfigError, DataMissing: as `count_batches`.
     """
     watch = RecordingWatch()
-    with replaced(steps, STEPS=1):  # the state of the optimizer changes no activation
+    # neither the optimizer's step nor its state changes an activation
+    with replaced(steps, STEPS=1), replaced(torch_engine, step_optimizer=lambda *_: None):
         count_batches([config], ranks, rank, pictures, watch=watch)
     segments = {
         name: [(kind, size, CAUSES.get(kind, one.cause), one.label) for kind, size, one in rows]
