@@ -39,6 +39,7 @@ TIED = {"llama": (False, True), "qwen2": (False, True), "qwen3": (False, True)}
 EXPERTS_PER_TOKEN = {"mixtral": 2, "qwen3_moe": 8, "gpt_oss": 4}
 """Family -> those of its published models: a router's events depend on their number."""
 PRECISIONS = ("bf16", "fp16", "fp32")
+"""The layers of fp16 allocate as those of bf16, which is recorded first."""
 RECOMPUTED = ("none", "blocks", "selective")
 
 
@@ -99,6 +100,7 @@ def record_family(family: str, folder: Path) -> Iterator[Recording]:
     """
     row, tied = FAMILIES[family], list_tied(family)
     chosen = {"experts_per_token": EXPERTS_PER_TOKEN[family]} if row.experts else {}
+    inside: dict[tuple[Any, ...], Recording] = {}
     for flavor, precision, lora in product(FLAVORS, PRECISIONS, (False, True)):
         others = precision != "bf16"
         if others and (lora or row.experts):  # products of experts are counted in bf16 only
@@ -115,13 +117,15 @@ def record_family(family: str, folder: Path) -> Iterator[Recording]:
         packings = (True,) if others else (True, False)
         for recomputed, packing, windowed in product(RECOMPUTED, packings, windows):
             layers = {"activation_checkpointing": recomputed, "packing": packing, "windowed": windowed}
-            if layers == plain:
-                inside = ends[tied[0], 1]
-            else:
-                inside = record_decoder(family, {**common, **layers, "tied": tied[0], "chunks": 1}, folder)
+            key = flavor, lora, *layers.values()
+            if layers == plain and precision != "fp16":
+                inside[key] = ends[tied[0], 1]
+            elif precision != "fp16":
+                mode = {**common, **layers, "tied": tied[0], "chunks": 1}
+                inside[key] = record_decoder(family, mode, folder)
             for (shared, chunks), outside in ends.items():
                 settings = {"repeats": True, **common, **layers, "tied": shared, "chunks": chunks}
-                yield join_recordings(settings, inside, outside)
+                yield join_recordings(settings, inside[key], outside)
 
 
 def join_recordings(settings: Mapping[str, Any], inside: Recording, outside: Recording) -> Recording:
