@@ -1,11 +1,11 @@
 """The memory model against published measurements: a table per source, with the bars.
 
-    python -m benchmarks.backtest                         # both sources: about twenty seconds
+    python -m benchmarks.backtest                         # all: about half a minute
     python -m benchmarks.backtest --smallest              # only SimuMax
     python -m benchmarks.backtest --data FOLDER           # files of the same names and columns, for instance kept back
 
 Writes a JSON file (--output), a page and every row (--page FILE.md, and FILE.csv in the same folder). Ends with 1 if
-a bar is not met, with 0 if all are.
+a bar is not met, with 0 if all are. Tables of runs that fit (matrices.py) have no bar.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from benchmarks.backtest import nanotron, simumax
+from benchmarks.backtest import matrices, nanotron, simumax
 from benchmarks.backtest.counts import read_engine
 from benchmarks.backtest.nanotron import FOLDS, ROWS
 from benchmarks.backtest.report import Source, as_dict, build_page, spread, write_rows
@@ -34,22 +34,24 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--output", type=Path, metavar="FILE", help="write everything there as JSON")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, and a CSV file next to it")
     given = parser.parse_args(arguments)
-    wanted = [simumax.FILE] if given.smallest else [simumax.FILE, nanotron.FILE]
+    judges = {simumax.FILE: judge_simumax} | ({} if given.smallest else {nanotron.FILE: judge_nanotron})
+    tables, models, more = matrices.read_descriptions()
+    wanted = [*judges, *([] if given.smallest else [one.file for one in tables])]
     there = [name for name in wanted if (given.data / name).is_file()]
     if not there:
         print(
             f"--data={given.data}: expected {' or '.join(wanted)} there [SL-backtest-data]", file=sys.stderr
         )
         return 2
-    judges = {simumax.FILE: judge_simumax, nanotron.FILE: judge_nanotron}
-    sources = [judges[name](given.data) for name in there]
+    sources = [judge(given.data) for name, judge in judges.items() if name in there]
+    judged = [matrices.judge_table(given.data, one, models, more) for one in tables if one.file in there]
     if given.output:
         given.output.parent.mkdir(parents=True, exist_ok=True)
-        write_json(given.output, as_dict(sources))
+        write_json(given.output, as_dict(sources, judged))
     if given.page:
         rows = given.page.with_suffix(".csv")
-        write_rows(rows, sources)
-        given.page.write_text(build_page(sources, rows.name))
+        write_rows(rows, sources, judged)
+        given.page.write_text(build_page(sources, judged, rows.name))
     bars = [(one.name, bar) for one in sources for bar in one.bars]
     for name, bar in bars:
         verdict = "met" if bar.met else "NOT MET"
@@ -57,6 +59,8 @@ def main(arguments: list[str]) -> int:
             f"{name}: {bar.what}: {bar.found:.2f} {bar.unit} of {bar.rows} rows, "
             f"bar {bar.sign} {bar.bar:g} {bar.unit}: {verdict}"
         )
+    for one in judged:
+        print(f"{one.table.name}: " + ", ".join(f"{what} {rows}" for what, rows in one.matrix.items()))
     return int(not all(bar.met for _, bar in bars))
 
 

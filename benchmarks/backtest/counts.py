@@ -8,11 +8,13 @@ are more. The first and the last stage.
 
 from __future__ import annotations
 
+import csv
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from stratlab_spec.memory.extrapolation import Sample
 from stratlab_spec.memory.profiles import OperationsFile
@@ -20,6 +22,8 @@ from stratlab_spec.memory.profiles import OperationsFile
 ENGINES = Path(__file__).with_name("engines")
 WINDOWS = ("forward", "backward, begin", "backward, end")
 """As the trainer names them: all is saved and the loss is made; the loss and the head go back; the embedding does."""
+UPDATE = "optimizer"
+"""A window without activations, for engines that hold more in it."""
 ROWS = (1, 2)
 
 
@@ -80,11 +84,19 @@ def layers_of(shape: Shape, stages: int, how: str) -> list[int]:
     """Return the layers of each stage.
 
     "even": as many for each. "by cost": a stage is full when all weights up to here, the head's last, are more than
-    its share, as in nanotron's build_model; the embedding counts as zero.
+    its share, as in nanotron's build_model; the embedding counts as zero. "full first": each has the most of any until
+    none are left. "ends as layers": the same, with embedding and head as a layer each.
     """
     if how == "even":
         assert shape.layers % stages == 0, f"{shape.layers} layers on {stages} stages"
         return [shape.layers // stages] * stages
+    if how in ("full first", "ends as layers"):
+        ends = how == "ends as layers"
+        most = math.ceil((shape.layers + 2 * ends) / stages)
+        places = [min(most, shape.layers + 2 * ends - stage * most) for stage in range(stages)]
+        places[0] -= ends
+        places[-1] -= ends
+        return places
     found, stage = [0] * stages, 0
     whole = shape.layers * shape.layer_weights + shape.head_weights
     for number in range(1, shape.layers + 1):
@@ -119,7 +131,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Engine:
-    """`stages`: how layers become stages, "even" or "by cost". `variants`: versions that hold different things."""
+    """`stages`: how layers become stages (`layers_of`). `variants`: versions that hold different things."""
 
     name: str
     stages: str
@@ -145,6 +157,12 @@ def read_engine(name: str) -> Engine:
         for one in content["held"]
     ]
     return Engine(content["name"], content["stages"], content["variants"], held)
+
+
+def read_table(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a published table; its first lines name its source."""
+    with open(path) as file:
+        yield from csv.DictReader(line for line in file if not line.startswith("#"))
 
 
 def build_operations(engine: Engine, shape: Shape, layout: Layout, variant: str = "") -> OperationsFile:
@@ -199,6 +217,7 @@ def _count_stage(
         "parameters": layers * shape.layer_weights + ends * shape.head_weights,
         "layer_weights": shape.layer_weights,
         "tokens": rows * layout.tokens_per_row,
+        "tokens_per_row": layout.tokens_per_row,
         "hidden": shape.hidden,
         "kv": shape.kv,
         "heads": shape.heads,
@@ -212,9 +231,11 @@ def _count_stage(
         "variant": variant,
     }
     found: dict[str, dict[str, int]] = {}
-    for window in WINDOWS:
+    flying_in = {window: layout.in_flight(stage) - (window == "backward, end") for window in WINDOWS}
+    if any(UPDATE in one.windows for one in engine.held):
+        flying_in[UPDATE] = 0
+    for window, flying in flying_in.items():
         causes = found.setdefault(window, {})
-        flying = layout.in_flight(stage) - (window == "backward, end")
         for one in engine.held:
             if _is_there(one, conditions) and (not one.windows or window in one.windows):
                 times = layers * flying if one.each_layer else 1

@@ -27,9 +27,8 @@ import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import KFold, cross_val_predict
 
-from benchmarks.backtest.counts import Layout, Shape, build_operations, read_engine
+from benchmarks.backtest.counts import Layout, Shape, build_operations, read_engine, read_table
 from benchmarks.backtest.report import Bar, Row, spread
-from benchmarks.backtest.simumax import read_table
 from stratlab_spec.memory import DEVICE_GIB
 from stratlab_spec.memory.prediction import RESERVED_PER_ALLOCATED, Device, count_groups
 from stratlab_spec.memory.profiles import GIB, OperationsFile

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+from benchmarks.backtest.matrices import Answer, Description, Judged
 
 WORST = 12
 """Rows of a large source that are listed one by one."""
@@ -75,14 +78,34 @@ class Source:
     notes: Sequence[str]
 
 
-def as_dict(sources: Sequence[Source]) -> dict[str, Any]:
-    """Return the source for reports/backtest.json."""
+def as_dict(sources: Sequence[Source], tables: Sequence[Judged]) -> dict[str, Any]:
+    """Return the content of reports/backtest.json."""
     return {
-        "schema_version": 1,
-        "what": "memory predicted by stratlab's extrapolation from a description of a foreign engine, against what was "
-        "measured; GiB; nothing is fitted to rows that are judged",
+        "schema_version": 2,
+        "what": "memory predicted by stratlab's extrapolation from a description of a foreign engine, or from recorded "
+        "steps and what differs, against what was measured; GiB; nothing is fitted to rows that are judged",
         "sources": {one.name: _source(one) for one in sources},
+        "matrices": {one.table.name: _matrix(one) for one in tables},
     }
+
+
+def _matrix(one: Judged) -> dict[str, Any]:
+    return {
+        "engine": one.table.engine,
+        "device_gib": one.table.device_gib,
+        "rows": one.matrix,
+        "by": dict(Counter(answer.by for answer in one.answers)),
+        "wrong": {answer.case: _describe_wrong(answer) for answer in _list_wrong(one)},
+        "notes": list(one.table.notes),
+    }
+
+
+def _list_wrong(one: Judged) -> list[Answer]:
+    return [answer for answer in one.answers if answer.predicted not in (None, answer.fits)]
+
+
+def _describe_wrong(answer: Answer) -> str:
+    return f"{'ran' if answer.fits else 'out of memory'}, predicted {answer.needs_gib:.1f} GiB"
 
 
 def _source(one: Source) -> dict[str, Any]:
@@ -111,18 +134,35 @@ def _listed(one: Source) -> Sequence[Row]:
     return sorted(one.rows, key=lambda row: -abs(row.error_pct))[:WORST]
 
 
-def write_rows(path: Path, sources: Sequence[Source]) -> None:
-    """Write every row: source, case, GiB predicted and measured, error in percent."""
+def write_rows(path: Path, sources: Sequence[Source], tables: Sequence[Judged]) -> None:
+    """Write every row: its GiB predicted and measured and its error in percent, or its verdicts and what answers."""
     with open(path, "w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(("source", "case", "predicted_gib", "measured_gib", "error_pct"))
+        names = (
+            "source",
+            "case",
+            "predicted_gib",
+            "measured_gib",
+            "error_pct",
+            "ran",
+            "predicted_to_fit",
+            "by",
+        )
+        table.writerow(names)
         for one in sources:
             for row in one.rows:
                 sizes = (f"{row.predicted_gib:.2f}", f"{row.measured_gib:.2f}", f"{row.error_pct:.2f}")
-                table.writerow((one.name, row.case, *sizes))
+                table.writerow((one.name, row.case, *sizes, "", "", ""))
+        for judged in tables:
+            for answer in judged.answers:
+                needs = "" if answer.needs_gib is None else f"{answer.needs_gib:.2f}"
+                verdict = "" if answer.predicted is None else int(answer.predicted)
+                table.writerow(
+                    (judged.table.name, answer.case, needs, "", "", int(answer.fits), verdict, answer.by)
+                )
 
 
-def build_page(sources: Sequence[Source], rows_file: str) -> str:
+def build_page(sources: Sequence[Source], tables: Sequence[Judged], rows_file: str) -> str:
     """Return Markdown: bars, then each source with its groups and rows."""
     lines = [
         "# The model of memory against published measurements",
@@ -152,7 +192,43 @@ def build_page(sources: Sequence[Source], rows_file: str) -> str:
             lines.append(
                 f"| {row.case} | {row.predicted_gib:.2f} | {row.measured_gib:.2f} | {row.error_pct:+.2f} |"
             )
+    if tables:
+        lines += ["", *_matrix_lines(tables)]
     return "\n".join([*lines, "", f"Every row: `{rows_file}`.", ""])
+
+
+def _matrix_lines(tables: Sequence[Judged]) -> Iterator[str]:
+    yield "## Fits or not, by tables of other engines"
+    yield ""
+    yield "Rows of tables that name the runs that were out of memory. They have no bar, and nothing is fitted to them."
+    yield "One of our strategies, with what differs, stands for each engine (`benchmarks/backtest/foreign.toml`)."
+    yield "Recorded steps answer, or formulas where a row says so. A run that nearly fills the device fits."
+    yield ""
+    yield f"| table | {' | '.join(tables[0].matrix)} |"
+    yield f"|---|{'---|' * len(tables[0].matrix)}"
+    for one in tables:
+        yield f"| {one.table.name} | {' | '.join(map(str, one.matrix.values()))} |"
+    for one in tables:
+        yield from ("", f"### {one.table.name}", "", f"{one.table.engine}; {one.table.device_gib:g} GiB.", "")
+        yield from (f"* {note}" for note in one.table.notes)
+        for answer in _list_wrong(one):
+            yield f"* wrong: {answer.case}: {_describe_wrong(answer)}"
+        reasons = Counter(answer.by for answer in one.answers if answer.predicted is None)
+        yield from (f"* not described, {count} rows: {why}" for why, count in reasons.items())
+        yield from ("", "| rows | of ours | what differs |", "|---|---|---|")
+        for each in one.table.rows:
+            if not each.why:
+                yield f"| {_spell(each.when)} | {_spell_ours(each)} | {each.differs} |"
+
+
+def _spell(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} `{value}`" for name, value in values.items()).replace("|", "\\|")
+
+
+def _spell_ours(one: Description) -> str:
+    if one.formulas:
+        return f"formulas, {_spell(one.formulas)}"
+    return f"{_spell(one.settings)}, ranks `{one.ranks}`"
 
 
 def _bar_table(sources: Sequence[Source]) -> Iterator[str]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from benchmarks.backtest.counts import Layout, Shape, build_operations, read_engine
+from benchmarks.backtest.counts import Layout, Shape, build_operations, read_engine, read_table
 from benchmarks.backtest.report import Bar, Row
 from stratlab_spec.memory.profiles import GIB
 
@@ -36,9 +34,3 @@ def read_rows(path: Path) -> Iterator[Row]:
 def judge(rows: list[Row]) -> list[Bar]:
     worst = max(abs(row.error_pct) for row in rows)
     return [Bar("largest error of a dense row", worst, "<=", MOST_PCT, "%", len(rows))]
-
-
-def read_table(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a published table; its first lines name its source."""
-    with open(path) as file:
-        yield from csv.DictReader(line for line in file if not line.startswith("#"))

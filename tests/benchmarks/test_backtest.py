@@ -6,10 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.backtest import nanotron, simumax
+from benchmarks.backtest import matrices, nanotron, simumax
 from benchmarks.backtest.__main__ import SHIPPED, main
-from benchmarks.backtest.counts import Engine, Held, Layout, Shape, build_operations, layers_of, read_engine
+from benchmarks.backtest.counts import (
+    Engine,
+    Held,
+    Layout,
+    Shape,
+    build_operations,
+    layers_of,
+    read_engine,
+    read_table,
+)
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
+from trainer.memory_estimation.timeline import CAUSES
 
 SMALL = Shape(layers=4, hidden=8, heads=4, kv_heads=2, intermediate=16, vocabulary=32)
 PLAIN = Layout(dp=1, tp=1, pp=1, cp=1, zero_stage=1, micro_batches=4, tokens_per_row=2)
@@ -50,6 +61,8 @@ def test_the_first_stage_holds_most_micro_batches_and_the_last_the_logits():
     llama = Shape(layers=32, hidden=4096, heads=32, kv_heads=32, intermediate=14336, vocabulary=128256)
     found = layers_of(llama, 8, "by cost")
     assert found[0] == 5 and sum(found) == 32
+    assert layers_of(SMALL, 3, "full first") == [2, 2, 0]
+    assert layers_of(SMALL, 3, "ends as layers") == [1, 2, 1]
 
 
 def test_a_description_without_one_item_misses_the_dense_rows(monkeypatch):
@@ -102,3 +115,42 @@ def test_the_smallest_case_writes_its_figures_and_ends_well(tmp_path, capsys):
     assert len(found["rows"]) == 31 and found["bars"][0]["met"] and found["bars"][0]["found"] < 1.0
     assert "| 31 |" in page.read_text() and main(["--data", str(tmp_path / "nowhere")]) == 2
     assert find_codes(capsys.readouterr().err) == ["SL-backtest-data"]
+
+
+def test_every_row_of_a_foreign_table_has_a_complete_description():
+    """What answers, and every name in it, is known."""
+    tables, models, more = matrices.read_descriptions()
+    sizes = matrices.list_sizes(Config.from_env({"TRAINER_RUN": "r", "TRAINER_MODEL": "qwen_tiny"}))
+    assert {name for one in more.values() for name in one.of} <= sizes.keys()
+    assert {name for one in more.values() for name in one.windows} <= {"forward", "backward", "optimizer"}
+    for table in tables:
+        for row in read_table(SHIPPED / table.file):
+            found = next(one for one in table.rows if one.matches(row))
+            if found.formulas:
+                assert found.formulas["variant"] in read_engine(found.formulas["engine"]).variants
+            elif not found.why:
+                model = found.model or ", ".join(row[name] for name in table.model)
+                given = {"seq_len", "micro_batch_size", *found.settings, *models[model]}
+                assert {"strategy", "model"} <= given <= Config.model_fields.keys() and found.ranks
+                assert found.held.keys() <= {*CAUSES} and {*found.more} <= more.keys()
+            assert bool(found.why) != bool(found.differs), (table.file, found.when)
+
+
+def test_a_matrix_adds_up(tmp_path):
+    """One or two rows of each kind, where a run that needs just the whole device fits; and a few rows of a file."""
+    (*_, table), _, _ = matrices.read_descriptions()
+    ran = {22.2: True, 1.0: True, 30.0: True, 31.0: True, 32.0: False, 22.1: False}
+    rows = [*((fits, needs) for needs, fits in ran.items()), (False, None), (True, None)]
+    judged = matrices.Judged(table, [matrices.Answer("", fits, needs, 22.2, "") for fits, needs in rows])
+    assert [*judged.matrix.values()] == [2, 2, 1, 1, 2] and sum(judged.matrix.values()) == len(rows)
+    lines = (SHIPPED / table.file).read_text().splitlines()
+    few = [line for line in lines[3:] if ",oom," in line] + lines[3:5]
+    (tmp_path / table.file).write_text("\n".join([*lines[:3], *few]) + "\n")
+    out, page = tmp_path / "found.json", tmp_path / "page.md"
+    assert main(["--data", str(tmp_path), "--output", str(out), "--page", str(page)]) == 0
+    matrix = json.loads(out.read_text())["matrices"][table.name]["rows"]
+    with open(page.with_suffix(".csv")) as file:
+        written = list(csv.DictReader(file))
+    assert sum(matrix.values()) == len(few) == len(written)
+    assert [int(row["ran"]) for row in written] == [0, 0, 0, 1, 1]
+    assert {row["by"] for row in written} == {matrices.FORMULAS} and f"### {table.name}" in page.read_text()
