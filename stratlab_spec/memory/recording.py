@@ -165,11 +165,7 @@ class Measured:
         """
         key = segment, copies, products
         if key not in self._parts:
-            events = (
-                event
-                for event in self.segments.get(segment, ())
-                if copies or event.kind not in (COPY, CACHED)
-            )
+            events = (event for event in self.segments[segment] if copies or event.kind not in (COPY, CACHED))
             apart = (GRADIENT, CACHED, COPY) if products else (GRADIENT, CACHED)
             self._parts[key] = [*_join(events, apart)]
         return self._parts[key]

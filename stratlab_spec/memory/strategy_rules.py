@@ -107,10 +107,10 @@ class ShardedRules:
         return HALF if weight.product and self.half else FP32
 
     def _measure_gather(self, group: Sequence[Weight]) -> tuple[int, int, int]:
-        """Return the bytes of (copy of the shards, buffer of all shards, whole weights)."""
+        """Return the bytes of (copy of the shards, buffer of all shards, whole weights with their padding)."""
         copied = [self._shard(one) * HALF for one in group if self._width(one) == HALF]
         local = sum(self._shard(one) * self._width(one) for one in group)
-        whole = sum(round_up(one.elements * self._width(one)) for one in group)
+        whole = sum(round_up(self._shard(one) * self.shards * self._width(one)) for one in group)
         if self.shards == 1:  # each weight is copied to 16 bits, and the copy into the whole weight
             return round_up(max(copied, default=0)), 0, whole
         return round_up(sum(copied)), round_up(local * self.shards), whole
