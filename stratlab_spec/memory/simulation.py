@@ -3,8 +3,8 @@
     forward:   start ─▶ first ─▶ second ─▶ middle x n ─▶ last ─▶ head        at each border the strategy may gather,
     backward:  head ─▶ last ─▶ middle x n ─▶ second ─▶ first ─▶ start        free, reduce; at each gradient too
 
-`simulate` walks through the last micro-batch of a step, for earlier ones hold no more. It holds one number per cause
-(trainer/memory_estimation/timeline.py) and returns the fullest moment of each window.
+`simulate` walks through the last micro-batch of a step, and through an earlier one if a strategy may hold more there.
+It holds one number per cause (trainer/memory_estimation/timeline.py) and returns the fullest moment of each window.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class HeldMemory:
     window: str = ""
     fullest: dict[str, tuple[int, Counter[str]]] = field(default_factory=dict)
     """Window -> (bytes, the same by cause)."""
+    host: Counter[str] = field(default_factory=Counter)
+    """Bytes in host memory, by cause (offload); a step frees none of them."""
     _seen: int = -1
     _cached: Counter[str] = field(default_factory=Counter)
     """Copies of weights that autocast keeps."""
@@ -72,6 +74,13 @@ class HeldMemory:
         """Allocate."""
         self.held[cause] += size
         self.total += size
+
+    def keep(self, cause: str, size: int, on_host: bool) -> None:
+        """Allocate what a strategy may offload."""
+        if on_host:
+            self.host[cause] += size
+        else:
+            self.take(cause, size)
 
     def free(self, cause: str, size: int) -> None:
         """Free; the moment before it may be the fullest."""
@@ -98,10 +107,12 @@ class HeldMemory:
             self.held[cause] += change
             self.total += change
             self._cached[cause] += times * (self._cached[cause] - before._cached[cause])
+        for cause in [*self.host]:
+            self.host[cause] += times * (self.host[cause] - before.host[cause])
 
     def copy(self) -> HeldMemory:
         """Return what is held now."""
-        return HeldMemory(Counter(self.held), _cached=Counter(self._cached))
+        return HeldMemory(Counter(self.held), host=Counter(self.host), _cached=Counter(self._cached))
 
     def play(self, parts: Sequence[Stretch | Allocation], rules: Rules) -> None:
         """Take and free what a segment does."""
@@ -160,32 +171,32 @@ class StepMemory:
         return max(self.windows.values(), key=lambda moment: moment[0])
 
 
-def simulate(measured: Measured, rules: Rules, layers: int, micro_batches: int) -> StepMemory:
+def simulate(
+    measured: Measured, rules: Rules, layers: int, micro_batches: int, earlier: Rules | None = None
+) -> StepMemory:
     """Return the memory of one rank in a step.
 
     Args:
+        rules: of the last micro-batch.
         layers: of the model on this rank.
+        earlier: of a micro-batch before it; None = it holds no more.
     """
-    held = HeldMemory()
-    rules.hold_state(held)
-    held.take("data", measured.data_bytes * micro_batches)
+    fullest: dict[str, tuple[int, Counter[str]]] = {}
     names = [name_layer(measured.segments, at, layers) for at in range(layers)]
-    held.begin("forward")
-    play_segments(
-        held,
-        measured,
-        rules,
-        [("start", -1), *((name, at) for at, name in enumerate(names)), ("head", -1)],
-        "",
-    )
-    held.clear_cache()
-    held.begin("backward")
-    order = [("head", -1), *((name, at) for at, name in reversed([*enumerate(names)])), ("start", -1)]
-    play_segments(held, measured, rules, order, BACKWARD)
+    order = [("start", -1), *((name, at) for at, name in enumerate(names)), ("head", -1)]
+    for one in [rules] if earlier is None else [earlier, rules]:
+        held = HeldMemory(fullest=fullest)
+        one.hold_state(held)
+        held.take("data", measured.data_bytes * micro_batches)
+        held.begin("forward")
+        play_segments(held, measured, one, order, "")
+        held.clear_cache()
+        held.begin("backward")
+        play_segments(held, measured, one, order[::-1], BACKWARD)
     held.begin("optimizer")
     rules.update(held)
     held.look()
-    return StepMemory(held.fullest)
+    return StepMemory(fullest, held.host)
 
 
 ALIKE = 4

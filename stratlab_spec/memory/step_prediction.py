@@ -86,7 +86,12 @@ def predict_step(config: Config, ranks: int, per_node: int) -> StepMemory:
         shared = _describe_shards(config, axes)
         return simulate_stages(measured, layers, axes, config.pp_schedule, micro_batches, stream, shared)
     rules = build_rules(config, measured, layers, axes, micro_batches, per_node)
-    step = simulate(measured, rules, layers, micro_batches)
+    earlier = None
+    if micro_batches > 1 and (
+        config.strategy == "zero1" or (axes.dp_replicate > 1 and config.offload == "all")
+    ):
+        earlier = build_rules(config, measured, layers, axes, micro_batches - 1, per_node, completes=False)
+    step = simulate(measured, rules, layers, micro_batches, earlier)
     # with allgather, the end of a row attends to all of it
     return replace(step, rank=(axes.cp - 1) * axes.tp)
 
@@ -134,7 +139,6 @@ def measure_recording(config: Config, split: LayerSplit = WHOLE) -> tuple[Measur
 
 
 PLAIN: dict[str, tuple[Any, ...]] = {
-    "offload": ("none",),
     "compile": (False,),
     "teacher": ("",),
     "lora_targets": ("",),
@@ -226,9 +230,18 @@ def _check_plain(config: Config, known: Mapping[str, tuple[Any, ...]]) -> None:
 
 
 def build_rules(
-    config: Config, measured: Measured, layers: int, axes: Any, micro_batches: int, per_node: int
+    config: Config,
+    measured: Measured,
+    layers: int,
+    axes: Any,
+    micro_batches: int,
+    per_node: int,
+    completes: bool = True,
 ) -> Rules:
-    """Return what the run's strategy allocates.
+    """Return what the run's strategy allocates in the last one of these micro-batches.
+
+    Args:
+        completes: it is the last one of the step.
 
     Raises:
         NotRecorded: a strategy or setting without rules.
@@ -245,10 +258,12 @@ def build_rules(
             blocks=list_blocks(measured, layers),
             root=[*measured.weights["start"], *measured.weights["head"]],
             accumulates=accumulates,
+            completes=completes,
             **_describe_shards(config, axes),
         )
     if (stage := STRATEGIES[config.strategy].deepspeed_stage) in (1, 2):
-        return _build_zero(config, measured, layers, axes.dp_shard, stage, accumulates)
+        rules = _build_zero(config, measured, layers, axes.dp_shard, stage, accumulates)
+        return replace(rules, completes=completes)
     if stage == 3:
         return _build_zero3(config, measured, layers, axes.dp_shard, per_node, accumulates)
     raise NotRecorded(f"strategy={config.strategy}")
@@ -291,6 +306,7 @@ def _build_zero3(
         keeps_embedding=config.packing,
         update_copies=_update_copies(config),
         node_shards=per_node if hpz else 0,
+        offload=config.offload,
     )
 
 
@@ -306,6 +322,8 @@ def _describe_shards(config: Config, axes: Any) -> dict[str, Any]:
         "moments": count_moments(config),
         "update_copies": _update_copies(config),
         "half": config.precision in ("auto", "bf16", "fp16"),
+        "offloads": config.offload == "all",
+        "replicated": axes.dp_replicate > 1,
     }
 
 
@@ -350,5 +368,7 @@ def _build_zero(
         buckets=1 + config.overlap_reduction,
         moments=count_moments(config),
         accumulates=accumulates,
+        offloads=config.offload != "none",
+        update_copies=_update_copies(config),
         frozen_bytes=sum(round_up(FP32 * one.elements) for one in every if not one.trains),
     )

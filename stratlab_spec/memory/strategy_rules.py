@@ -80,6 +80,12 @@ class ShardedRules:
     """Products' weights are gathered in 16 bits."""
     update_copies: int = 0
     """Copies of this rank's gradients that the optimizer's step takes."""
+    offloads: bool = False
+    """Shards live in host memory: of weights, gradients and moments."""
+    replicated: bool = False
+    """hsdp: the sum over micro-batches stays on the device until replicas add theirs."""
+    completes: bool = True
+    """It is the last micro-batch."""
     copies: bool = False
     repeats: bool = True
 
@@ -122,11 +128,12 @@ class ShardedRules:
 
     def hold_state(self, held: HeldMemory) -> None:
         every = [*self.root, *chain.from_iterable(self.blocks)]
-        held.take("parameters", sum(round_up(FP32 * self._shard(one)) for one in every))
+        held.keep("parameters", sum(round_up(FP32 * self._shard(one)) for one in every), self.offloads)
         trained = [round_up(FP32 * self._shard(one)) for one in every if one.trains]
-        held.take("optimizer state", self.moments * sum(trained))
+        held.keep("optimizer state", self.moments * sum(trained), self.offloads)
         if self.accumulates:
-            held.take("gradients", sum(shard for _, shard in self._reduce.values()))
+            shards = sum(shard for _, shard in self._reduce.values())
+            held.keep("gradients", shards, self.offloads and not self.replicated)
 
     def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
         self._group = layer
@@ -185,7 +192,8 @@ class ShardedRules:
         held.take("gradient buckets", buffer)
         held.free("gradients", self._gradients[group])
         self._gradients[group] = 0
-        held.take("gradients", shard)
+        moves = self.completes if self.replicated else not self.accumulates
+        held.keep("gradients", shard, self.offloads and moves)
         if self.shards == 1:  # divided in a copy
             held.take("gradient buckets", buffer)
             held.free("gradient buckets", buffer)
@@ -202,7 +210,7 @@ class ShardedRules:
     def update(self, held: HeldMemory) -> None:
         every = [*self.root, *chain.from_iterable(self.blocks)]
         trained = sum(round_up(FP32 * self._shard(one)) for one in every if one.trains)
-        held.take("other", self.update_copies * trained)
+        held.keep("other", self.update_copies * trained, self.offloads)
 
 
 def list_blocks(measured: Measured, layers: int) -> list[list[Weight]]:

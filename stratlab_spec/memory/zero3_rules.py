@@ -23,6 +23,8 @@ from stratlab_spec.memory.zero3_trace import HEAD, START, ModuleTrace
 FP64 = 8
 SUB_GROUP = 1_000_000_000
 """Elements on a rank that one call of the optimizer updates (trainer/engines/deepspeed_config.py, sub_group_size)."""
+NORM_PART = 250_000_000
+"""Elements whose norm is taken at once (_constant_buffered_norm2)."""
 
 
 @dataclass
@@ -51,6 +53,7 @@ class Zero3Rules:
         keeps_embedding: the model asks for its type outside its module (packed rows), so it stays to the pass's end.
         update_copies: of all gradients, which the optimizer's step takes.
         node_shards: ranks of a node, with hpz; else 0.
+        offload: in host memory: "optimizer" = master copies, moments and gradients; "all" = shards of weights too.
 
     Raises:
         NotRecorded: a weight that enters no product does not persist.
@@ -68,6 +71,7 @@ class Zero3Rules:
     keeps_embedding: bool
     update_copies: int = 0
     node_shards: int = 0
+    offload: str = "none"
     copies: bool = True
     repeats: bool = False
 
@@ -190,7 +194,7 @@ class Zero3Rules:
     def _free(self, held: HeldMemory, weight: int) -> None:
         if self.node_shards and weight not in self._secondary:  # _partition_param_sec
             self._secondary.add(weight)
-            held.take("parameters", self._on_node(weight))
+            held.keep("parameters", self._on_node(weight), self.offload == "all")
         held.free("gathered", self._whole(weight))
         self._available.discard(weight)
         self._live -= self._size[weight]
@@ -201,15 +205,18 @@ class Zero3Rules:
     def hold_state(self, held: HeldMemory) -> None:
         local = sum(self._shard)
         groups = self._sub_groups()
-        held.take("parameters", round_up(FP32 * local))
-        held.take("master copies", sum(groups))
-        held.take("optimizer state", self.moments * sum(groups))
-        held.take("gradients", round_up(FP32 * local))  # grad_partitions_flat_buffer
+        offloads = self.offload != "none"
+        held.keep("parameters", round_up(FP32 * local), self.offload == "all")
+        held.keep("master copies", sum(groups), offloads)
+        held.keep("optimizer state", self.moments * sum(groups), offloads)
+        held.keep("gradients", round_up(FP32 * local), offloads)  # grad_partitions_flat_buffer
+        if offloads:  # of the optimizer, where the last micro-batch copies them
+            held.keep("gradients", sum(groups), True)
         held.take("gradient buckets", round_up(FP32 * self.bucket_elements))
         held.take("gathered", self._persistent_bytes())
         if self.node_shards and self.accumulates:  # of the earlier micro-batches
             self._secondary = {at for at, persists in enumerate(self._persist) if not persists}
-            held.take("parameters", sum(map(self._on_node, self._secondary)))
+            held.keep("parameters", sum(map(self._on_node, self._secondary)), self.offload == "all")
 
     def _persistent_bytes(self) -> int:
         return sum(self._whole(at) for at, persists in enumerate(self._persist) if persists)
@@ -318,12 +325,17 @@ class Zero3Rules:
     def _reduce(self, held: HeldMemory, cause: str) -> None:
         """Join all gradients of the bucket by rank in a copy, and reduce it (reduce_scatter_coalesced).
 
-        One gradient that the ranks divide evenly needs no copy.
+        One gradient that the ranks divide evenly needs no copy. With offload its norm follows, in fp64.
         """
+        copy = 0
         if len(self._filled) > 1 or any(self._size[at] % self.shards for at in self._filled):
             copy = round_up(FP32 * self.shards * sum(self._shard[at] for at in self._filled))
-            held.take(cause, copy)
-            held.free(cause, copy)
+        held.take(cause, copy)
+        if self.offload != "none":
+            part = min(NORM_PART, max((self._shard[at] for at in self._filled), default=0))
+            held.take(cause, round_up(FP64 * part))
+            held.free(cause, round_up(FP64 * part))
+        held.free(cause, copy)
         held.free("gradients", self._large)
         self._filled, self._large = [], 0
 
@@ -331,11 +343,13 @@ class Zero3Rules:
         """Free what persists, take the norm in fp64, one shard after the other, then a flat copy of each group."""
         held.free("gathered", self._persistent_bytes())
         if self.node_shards:  # which gives what persists shards over the node too, until the next gather
-            held.take(
-                "parameters", sum(self._on_node(at) for at, persists in enumerate(self._persist) if persists)
-            )
-        flat = (1 + self.update_copies) * max(self._sub_groups())
-        for size in (round_up(FP64 * max(self._shard)), flat):
-            held.take("other", size)
-            held.free("other", size)
+            persistent = sum(self._on_node(at) for at, persists in enumerate(self._persist) if persists)
+            held.keep("parameters", persistent, self.offload == "all")
+        largest = max(self._sub_groups())
+        if self.offload != "none":  # no norm: reductions take it
+            held.keep("other", self.update_copies * largest, True)
+        else:
+            for size in (round_up(FP64 * max(self._shard)), (1 + self.update_copies) * largest):
+                held.take("other", size)
+                held.free("other", size)
         held.take("gathered", self._persistent_bytes())

@@ -31,7 +31,8 @@ class ZeroRules:
         bucket_elements: of a bucket, at most the model's.
         buckets: 2 if reduction overlaps with the backward pass, else 1.
         moments: of the optimizer.
-        accumulates: a step has several micro-batches.
+        accumulates: there are gradients of earlier micro-batches.
+        completes: it is the last micro-batch.
     """
 
     first: Sequence[Weight]
@@ -43,8 +44,13 @@ class ZeroRules:
     buckets: int
     moments: int
     accumulates: bool
+    completes: bool = True
     frozen_bytes: int = 0
     """Of weights that are not trained."""
+    offloads: bool = False
+    """This rank's part is in host memory: master copies, moments, gradients."""
+    update_copies: int = 0
+    """Copies of this rank's gradients that the optimizer's step takes."""
     rank: int = 0
     copies: bool = True
     repeats: bool = False
@@ -62,9 +68,11 @@ class ZeroRules:
             if at < end and until > start
         ]
         self._mine_bytes = round_up(FP32 * sum(weight.elements for weight in mine))
+        self._mine = mine
         self._largest_mine = max((min(weight.elements, self._share) for weight in mine), default=0)
         self._slices: list[list[int]] = []  # of the bucket: (rank whose part it is, elements)
         self._filled = 0  # elements of the bucket
+        self._own = 0  # this rank's, of the weight in the bucket that has most of them
         self._large = 0  # bytes of a gradient above a bucket's size, which waits for its reduction
         self._late = 0  # bytes of such gradients that stay to the end of the pass
         self._partition = 0  # bytes of this rank's gradients that this pass has taken
@@ -73,14 +81,30 @@ class ZeroRules:
 
     def hold_state(self, held: HeldMemory) -> None:
         held.take("parameters", round_up(FP32 * self._share * self.shards) + self.frozen_bytes)
-        held.take("master copies", round_up(FP32 * self._share))
-        held.take("optimizer state", self.moments * round_up(FP32 * self._share))
+        held.keep("master copies", round_up(FP32 * self._share), self.offloads)
+        held.keep("optimizer state", self.moments * round_up(FP32 * self._share), self.offloads)
+        if self.offloads:
+            self._hold_offloaded(held)
         if self.accumulates and self.stage == 1:
             held.take("gradients", sum(round_up(FP32 * weight.elements) for weight in self._every))
             held.take("gradient buckets", self.buckets * self._bucket_bytes)  # since the first micro-batch
             self._has_buckets = True
-        elif self.accumulates:
+        elif self.accumulates and not self.offloads:
             held.take("gradients", self._mine_bytes)
+
+    def _hold_offloaded(self, held: HeldMemory) -> None:
+        """Take what copies from and to the host need: room for the largest weight on both sides, and an updated part.
+
+        zero2 sums up micro-batches in whole gradients on the host.
+        """
+        share = round_up(FP32 * self._share)
+        largest = round_up(FP32 * max(weight.elements for weight in self._every))
+        held.take("other", largest)
+        held.keep("other", largest + share, True)
+        held.keep("gradients", share, True)
+        if self.accumulates and self.stage == 2:
+            whole = sum(round_up(FP32 * weight.elements) for weight in self._mine)
+            held.keep("gradients", whole, True)
 
     def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
         if not segment.endswith(BACKWARD):
@@ -94,7 +118,7 @@ class ZeroRules:
             self._waiting = list(range(len(self.first)))
 
     def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
-        if segment != f"start{BACKWARD}":
+        if segment != f"start{BACKWARD}" or self._only_sums:
             return
         if self._moves_late:
             for place in range(len(self._every)):
@@ -119,12 +143,17 @@ class ZeroRules:
         place = self._find_weight(size)
         if self.accumulates and self.stage == 1:  # added to the one that is moved
             held.free("gradients", size)
-        if not self._moves_late:
+        if not self._moves_late and not self._only_sums:
             self._move(held, place)
 
     def _take_buckets(self, held: HeldMemory, cause: str) -> None:
         held.take(cause, self.buckets * self._bucket_bytes)
         self._has_buckets = True
+
+    @property
+    def _only_sums(self) -> bool:
+        """Return whether gradients of this micro-batch stay whole."""
+        return self.stage == 1 and not self.completes
 
     @property
     def _moves_late(self) -> bool:
@@ -139,10 +168,19 @@ class ZeroRules:
             self._reduce(held)
         self._filled += elements
         self._add_slices(self._places[place], elements)
+        self._own = max(self._own, self._count_own(place))
         if elements > self.bucket_elements:  # it stays where it is until its reduction
             self._large = size
+            if self.offloads:  # a copy of it
+                held.take("gradients", size)
+                held.free("gradients", size)
         else:
             held.free("gradients", size)
+
+    def _count_own(self, place: int) -> int:
+        """Return the elements of a weight in this rank's part."""
+        start, end = self.rank * self._share, (self.rank + 1) * self._share
+        return max(0, min(self._places[place + 1], end) - max(self._places[place], start))
 
     def _find_weight(self, size: int) -> int:
         """Return the weight of a gradient: the last one of this segment that has its size and waits."""
@@ -178,15 +216,18 @@ class ZeroRules:
                 self._join(held, joined)
                 joined = []
         self._join(held, joined)
-        if not self._partition and any(owner == self.rank for owner, _ in self._slices):
+        if self.offloads:  # the norm, before the copy to the host
+            held.take("other", round_up(FP64 * self._own))
+            held.free("other", round_up(FP64 * self._own))
+        elif not self._partition and self._own:
             self._partition = self._mine_bytes
             first = self.stage == 1 or not self.accumulates
             held.take("gradients" if first else "gradient buckets", self._partition)
-        if self.stage == 1:  # which clears no gradient before the end of the pass
+        if self.stage == 1 and not (self.offloads and self._own):  # cleared at the end of the pass
             self._late += self._large
         else:
             held.free("gradients", self._large)
-        self._filled = self._large = 0
+        self._filled = self._large = self._own = 0
         self._slices = []
 
     def _join(self, held: HeldMemory, slices: Sequence[int]) -> None:
@@ -196,8 +237,12 @@ class ZeroRules:
 
     def update(self, held: HeldMemory) -> None:
         """Take the norm in fp64, one gradient after the other, then one flat copy of this rank's gradients."""
+        flat = round_up(FP32 * self._share)
+        if self.offloads:  # the gradients are flat on the host, and reductions take their norms
+            held.keep("other", self.update_copies * flat, True)
+            return
         held.take("other", round_up(FP64 * self._largest_mine))
         held.free("other", round_up(FP64 * self._largest_mine))
-        flat = round_up(FP32 * self._share)
         held.take("other", flat)
         held.free("gradients", self._mine_bytes)
+        held.take("other", self.update_copies * flat)

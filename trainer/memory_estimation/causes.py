@@ -154,7 +154,9 @@ def attribute_gradients(watch: StorageWatch, engine: Any) -> None:
     for parts in getattr(optimizer, "averaged_gradients", {}).values():
         for part in parts or []:
             watch.attribute(part, "gradients")
-    watch.attribute(getattr(optimizer, "grad_partitions_flat_buffer", None), "gradients")
+    summed = getattr(optimizer, "accumulated_grads_in_cpu", {})  # of micro-batches, offloaded
+    for tensor in (*summed.values(), getattr(optimizer, "grad_partitions_flat_buffer", None)):
+        watch.attribute(tensor, "gradients")
 
 
 def attribute_optimizer(watch: StorageWatch, engine: Any) -> None:

@@ -126,6 +126,7 @@ def _list_kept(engine: Any, offload: str) -> Iterator[Any]:
     yield from tree_iter([getattr(optimizer, name, None) for name in OF_DEEPSPEED])
     if offload == "all":  # small ones stay on the device (`persistent_elements`)
         yield from (getattr(p, "ds_tensor", None) for p in parameters if not getattr(p, "ds_persist", False))
+        yield from (getattr(p, "ds_secondary_tensor", None) for p in parameters)  # hpZ's shards
 
 
 BLOCK_BYTES = 512

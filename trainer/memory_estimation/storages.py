@@ -152,6 +152,8 @@ class StorageWatch(TorchDispatchMode):
         dtype = str(tensor.dtype).removeprefix("torch.")
         cause, final = self._find_cause(tensor, operator, sources)
         storage = Storage(Label(self.phase, operator, dtype, tuple(tensor.shape)), cause, final)
+        if self.phase == "optimizer" and (source := self._find(next(iter(tree_iter(sources)), None))):
+            storage.on_host = source.on_host  # the host updates what is offloaded
 
         def end(_: Any) -> None:
             self.timeline.resize(storage, 0)

@@ -75,6 +75,28 @@ def test_gradients_of_frozen_weights_are_not_held():
     assert held.held == {"parameters": 1024, "optimizer state": 1024, "gradients": 512}
 
 
+@pytest.mark.parametrize("accumulates", [False, True])
+@pytest.mark.parametrize(
+    ("replicated", "completes", "device", "host"),
+    [(False, True, 0, 512), (True, True, 0, 512), (True, False, 512, 0)],
+)
+def test_offloaded_gradients_leave_the_device_when_all_replicas_have_summed(
+    accumulates, replicated, completes, device, host
+):
+    layer = [Weight("a", (128,), True, False), Weight("b", (256,), True, True)]
+    more = {"offloads": True, "replicated": replicated, "completes": completes}
+    rules = ShardedRules([layer], [], 2, 2, accumulates, True, **more)
+    held = HeldMemory()
+    rules.hold_state(held)
+    assert (held.host["parameters"], held.host["optimizer state"], +held.held) == (
+        (1024, 1024, {"gradients": 512} if accumulates and replicated else {})
+    )
+    rules.enter(held, "last backward", 0)
+    rules.take_gradient(held, 1024)
+    rules.leave(held, "last backward", 0)
+    assert (held.held["gradients"], held.host["gradients"]) == (device, host)
+
+
 def test_modes_without_a_recording_name_the_setting(tiny):
     with pytest.raises(NotRecorded, match="chunks=2"):
         find_recording("tiny", {**MODE, "chunks": 2})
@@ -99,7 +121,7 @@ IN_MODE = {"augment", "packing", "precision", "activation_checkpointing", "strat
 IN_RULES = {
     *("zeropp", "dp_replicate", "dp_shard", "layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule"),
     *("cp_method", "sequence_parallel", "reduce_bucket_mib", "gather_bucket_mib", "overlap_reduction"),
-    *("persistent_elements",),
+    *("persistent_elements", "offload"),
 }
 """Of layouts and of single strategies: their rules decide."""
 WITHOUT_EFFECT = {"text_columns", "chat_roles", "long_documents", "clip_norm"}
@@ -115,7 +137,7 @@ def test_each_setting_is_decided():
 
 @pytest.mark.parametrize(
     "setting",
-    ["offload=all", "compile=true", "reduce_dtype=bf16", "accumulate=whole", "prefetch_blocks=2"],
+    ["compile=true", "reduce_dtype=bf16", "accumulate=whole", "prefetch_blocks=2"],
 )
 def test_settings_without_rules_are_refused(setting):
     name, value = setting.split("=")

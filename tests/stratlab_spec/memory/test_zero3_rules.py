@@ -2,7 +2,7 @@
 
 import pytest
 
-from stratlab_spec.memory.recording import NotRecorded, Recording, Weight
+from stratlab_spec.memory.recording import PLAIN, Allocation, NotRecorded, Recording, Weight
 from stratlab_spec.memory.simulation import HeldMemory, simulate
 from stratlab_spec.memory.zero3_rules import Zero3Rules
 from stratlab_spec.memory.zero3_trace import ModuleTrace
@@ -113,6 +113,27 @@ def test_hpz_holds_shards_over_the_node_too():
     assert held.held["parameters"] / KIB == 448 / 4 + 448 / 2
 
 
+def test_offloaded_state_is_on_the_host():
+    """Shards of weights stay unless all is offloaded; masters, two moments and gradients, twice, go.
+
+    Backward: the embedding; the last layer with its gradient, while the norm of the head's is taken in fp64.
+    """
+    kept, gone = hold_zero3(offload="optimizer"), hold_zero3(offload="all")
+    assert (kept["optimizer"], gone["optimizer"]) == (224 + 64, 64)
+    assert kept["backward"] - gone["backward"] == 224
+    assert kept["backward"] == 224 + 64 + 128 + 64 + 64 + 128 + 128
+    rules = Zero3Rules(
+        ModuleTrace(measure_tiny(), LAYERS), 2, 1024, 0, 0, 0, 0, 2, False, True, offload="all"
+    )
+    rules.hold_state(held := HeldMemory())
+    assert {cause: size / KIB for cause, size in held.host.items()} == {
+        "parameters": 224,
+        "master copies": 224,
+        "optimizer state": 448,
+        "gradients": 448,
+    }
+
+
 def test_a_recomputed_layer_calls_its_module_again():
     trace = ModuleTrace(measure_tiny(recomputed=True), LAYERS)
     assert trace.calls == [0, 1, 2, 3, 4, 4, 3, 3, 2, 2, 1, 1, 0]
@@ -147,3 +168,18 @@ def hold_zero1(buckets: int, accumulates: bool = False):
 def test_zero1_without_overlap_keeps_whole_gradients_to_the_end_of_a_pass():
     """All gradients, one bucket, this rank's part with the layer that both ranks share; before them the bucket."""
     assert hold_zero1(1) == 64 + 448 + 256
+
+
+def test_an_earlier_micro_batch_of_zero1_may_be_the_fullest():
+    """Its end, with 1 MiB for a moment: all gradients and two buckets. The last one has reduced most by then."""
+    measured = measure_tiny()
+    moment = [Allocation(taken, PLAIN, "activations", 1024 * KIB) for taken in (True, False)]
+    measured.segments["start backward"][:0] = moment
+    ends = Weight("end", (256, 128), True, True)
+    layer = [Weight("layer", (128, 128), True, True)]
+    last, earlier = (
+        ZeroRules([ends], [layer] * LAYERS, [ends], 8, 1, 64 * KIB // 4, 2, 2, True, completes)
+        for completes in (True, False)
+    )
+    found = simulate(measured, last, LAYERS, 3, earlier).windows["backward"][0]
+    assert found / KIB == 448 * (1 + 3 / 8) + 448 + 2 * 64 + 1024

@@ -70,3 +70,12 @@ def test_what_the_loss_s_backward_pass_makes_is_told_from_the_rest(watch):
     before, watch.phase = held(watch).by_cause()["logits and loss"], "backward"
     (gradient,) = torch.autograd.grad(loss, logits)
     assert held(watch).by_cause()["logits and loss"] - before == 8 * 4 and gradient is not None
+
+
+@pytest.mark.parametrize(("phase", "moved"), [("optimizer", True), ("backward", False)])
+def test_the_host_updates_what_is_offloaded(watch, phase, moved):
+    gradient, other = torch.empty(KIB), torch.empty(KIB)
+    watch.move_to_host(gradient)
+    watch.phase = phase
+    made = torch._foreach_add([gradient], [other]), torch._foreach_add([other], [gradient])
+    assert watch.timeline.host_peak(0).total == (8 if moved else 4) * KIB and made
