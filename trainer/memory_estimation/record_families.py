@@ -173,14 +173,17 @@ IMAGES = ("vit", "resnet", "efficientnet", "mobilenet", "vgg")
 
 def record_images(family: str) -> Iterator[Recording]:
     """Yield the recordings of a family of image models."""
-    for flavor, recomputed, lora, mixed in product(FLAVORS, ("none", "blocks"), (False, True), (False, True)):
-        if family != "vit" and (recomputed != "none" or lora):
+    modes = product(FLAVORS, PRECISIONS, ("none", "blocks"), (False, True), (False, True))
+    for flavor, precision, recomputed, lora, mixed in modes:
+        if family != "vit" and (recomputed != "none" or lora or precision != "bf16"):
+            continue
+        if precision != "bf16" and lora:
             continue
         yield record_image_model(
             family,
             {
                 "flavor": flavor,
-                "precision": "bf16",
+                "precision": precision,
                 "activation_checkpointing": recomputed,
                 "lora": lora,
                 "mixed": mixed,
