@@ -116,6 +116,10 @@ def record_family(family: str, folder: Path) -> Iterator[Recording]:
         windows = (False, True) if row.window_period and not others else (False,)
         packings = (True,) if others else (True, False)
         for recomputed, packing, windowed in product(RECOMPUTED, packings, windows):
+            if (windowed and not packing) or (
+                lora and recomputed == "selective"
+            ):  # counted where one is asked for
+                continue
             layers = {"activation_checkpointing": recomputed, "packing": packing, "windowed": windowed}
             key = flavor, lora, *layers.values()
             if layers == plain and precision != "fp16":

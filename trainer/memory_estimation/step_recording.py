@@ -20,7 +20,16 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from stratlab_spec.memory.recording import BACKWARD, CACHED, COPY, GRADIENT, LAYERS, PLAIN, Recording
+from stratlab_spec.memory.recording import (
+    BACKWARD,
+    BLOCK_BYTES,
+    CACHED,
+    COPY,
+    GRADIENT,
+    LAYERS,
+    PLAIN,
+    Recording,
+)
 from stratlab_spec.models.pictures import Pictures
 from stratlab_spec.settings.config import Config
 from trainer.engines import torch_engine
@@ -254,6 +263,19 @@ class SizeFit:
             for name, symbols in product(alone, combinations_with_replacement(others, length)):
                 yield (name, *symbols)
 
+    def explain_bytes(self, values: Sequence[int]) -> str:
+        """Return the same for bytes; one block of the allocator if they never need more (8 bytes for two rows).
+
+        Raises:
+            UnexplainedSize: as `explain`.
+        """
+        try:
+            return self.explain(values)
+        except UnexplainedSize:
+            if max(values) > BLOCK_BYTES:
+                raise
+            return str(BLOCK_BYTES)
+
     def explain(self, values: Sequence[int]) -> str:
         """Return it as `recording.parse_size` reads it.
 
@@ -302,7 +324,7 @@ def build_recording(
         if len({tuple((row[0], row[1] > 0, row[3].operator) for row in each) for each in rows}) > 1:
             raise UnequalSteps(f"{name}: {[len(each) for each in rows]} events")
         segments[kept] = [
-            (same[0][1] > 0, same[0][0], same[0][2], fit.explain([abs(event[1]) for event in same]))
+            (same[0][1] > 0, same[0][0], same[0][2], fit.explain_bytes([abs(event[1]) for event in same]))
             for same in zip(*rows, strict=True)
         ]
     weights = {}
