@@ -142,7 +142,6 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "compile": (False,),
     "teacher": ("",),
     "lora_targets": ("",),
-    "label_smoothing": (0.0, 0.1),
     "batch_norm": ("local",),
     "static_graph": (False,),
     "reduce_dtype": ("fp32",),
