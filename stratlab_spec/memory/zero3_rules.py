@@ -79,8 +79,9 @@ class Zero3Rules:
         self._size = [weight.elements for weight in self.trace.weights]
         self._shard = [-(-size // self.shards) for size in self._size]
         self._persist = [size <= self.persistent_elements for size in self._size]
-        for weight, persists in zip(self.trace.weights, self._persist, strict=True):
-            if not weight.product and not persists:
+        outside = self.trace.places[START]
+        for at, (weight, persists) in enumerate(zip(self.trace.weights, self._persist, strict=True)):
+            if not weight.product and not persists and at not in outside:
                 raise NotRecorded(f"persistent_elements={self.persistent_elements}, below {weight.name}")
         self._stays: dict[int, bool] = {}  # place in the trace -> the weight stays after it
         self._filled: list[int] = []  # weights whose gradients are in the bucket
@@ -156,9 +157,15 @@ class Zero3Rules:
             group = [at for at in weights if (at in self._secondary) == on_node]
             if not group:
                 continue
-            buffer = round_up(HALF * self.shards * sum(self._shard[at] for at in group))
+            half = [at for at in group if self.trace.weights[at].product]
+            alone = len(group) == 1  # an fp32 buffer of one weight becomes the weight
+            wide = 0 if alone else sum(self._shard[at] for at in group if at not in half)
+            buffer = round_up(HALF * self.shards * sum(self._shard[at] for at in half))
+            buffer += round_up(FP32 * self.shards * wide)
             parts = self.shards // self.node_shards if on_node else 1
-            copied = sum(round_up(HALF * parts * self._shard[at]) for at in group)
+            copied = sum(round_up(HALF * parts * self._shard[at]) for at in half)
+            if self.shards == 1:  # the shard is the weight
+                buffer = copied = 0
             held.take("gathered", buffer + copied)
             held.free("gathered", copied)
             one = Gathering(list(group), buffer, len(group))
@@ -168,8 +175,9 @@ class Zero3Rules:
         """Finish the all-gather of a weight: all of the same one become fp32."""
         one = self._inflight.pop(weight)
         for at in [] if one.is_whole else one.weights:
-            joined = self.trace.copied_bytes[at] if len(one.weights) > 1 else 0
-            held.take("gathered", joined + self._whole(at))
+            is_joined = self.shards > 1 < len(one.weights) and self.trace.weights[at].product
+            joined = self.trace.copied_bytes[at] if is_joined else 0
+            held.take("gathered", joined + self._gathered(at))
             held.free("gathered", joined)
             self._available.add(at)
         one.is_whole = True
@@ -179,6 +187,9 @@ class Zero3Rules:
 
     def _whole(self, weight: int) -> int:
         return self.trace.whole_bytes[weight]
+
+    def _gathered(self, weight: int) -> int:
+        return self._whole(weight) if self.shards > 1 else 0
 
     def _release(self, held: HeldMemory) -> None:
         """Free the last module's weight, unless a fetch has seen its next use or that is near (__params_to_release)."""
@@ -195,7 +206,7 @@ class Zero3Rules:
         if self.node_shards and weight not in self._secondary:  # _partition_param_sec
             self._secondary.add(weight)
             held.keep("parameters", self._on_node(weight), self.offload == "all")
-        held.free("gathered", self._whole(weight))
+        held.free("gathered", self._gathered(weight))
         self._available.discard(weight)
         self._live -= self._size[weight]
 
@@ -219,7 +230,7 @@ class Zero3Rules:
             held.keep("parameters", sum(map(self._on_node, self._secondary)), self.offload == "all")
 
     def _persistent_bytes(self) -> int:
-        return sum(self._whole(at) for at, persists in enumerate(self._persist) if persists)
+        return sum(self._gathered(at) for at, persists in enumerate(self._persist) if persists)
 
     def _sub_groups(self) -> list[int]:
         """Return the bytes of each group that the optimizer updates at once (_create_fp16_sub_groups)."""
@@ -236,7 +247,9 @@ class Zero3Rules:
         self._place = layer if layer >= 0 else HEAD if segment.startswith("head") else START
         if segment == "start":
             self._begin_pass()
-            self._fetch_through(held, trace.embedding)
+            if len(trace.places[START]) > 1:  # containers of an image model gather before its first weight
+                self._prefetch(held)
+            self._fetch_through(held, trace.calls[len(trace.places[START]) - 1])
         elif segment == f"head{BACKWARD}":
             self._open = trace.head
             self._fetch_through(held, trace.head)
@@ -278,14 +291,19 @@ class Zero3Rules:
             self._release(held)
         elif segment == f"start{BACKWARD}":
             self._reduce(held, "activations")
-            if self.keeps_embedding:
-                self._free(held, self.trace.embedding)
+            for at in self.trace.places[START]:
+                if at in self._available and not self._persist[at]:
+                    self._free(held, at)
 
     def begin_product(self, held: HeldMemory, product: Allocation) -> None:
         """Fetch the weight; but the last product of a recomputed layer already has it."""
         trace, before = self.trace, self._at - 1
-        if trace.calls[before] == self._recomputing and before not in trace.early:
-            self._open, self._recomputing = self._recomputing, None
+        if self._place == START:  # whose weights are there
+            return
+        again = self._recomputing
+        if trace.calls[before] == again and before not in trace.early:
+            if product.bytes == trace.copied_bytes[again]:  # else its bias
+                self._open, self._recomputing = again, None
         elif product.bytes == trace.copied_bytes[trace.next_product(self._at)]:  # else a bias
             self._fetch_through(held)
             if trace.is_backward[self._at - 1]:
@@ -307,6 +325,8 @@ class Zero3Rules:
         """Move a gradient into the bucket, which is reduced before if it is too full; then release the weight."""
         is_open = self._open is not None and self._whole(self._open) == size
         alike = [at for at in self.trace.places[self._place] if self._whole(at) == size]
+        if not is_open and not alike:
+            raise NotRecorded(f"a gradient of {size} bytes, in stage 3")
         weight = self._open if is_open and self._open is not None else alike[0]
         elements = self._size[weight]
         waiting = sum(self._size[at] for at in self._filled)

@@ -15,6 +15,7 @@ from itertools import accumulate
 
 from stratlab_spec.memory.recording import (
     BACKWARD,
+    CACHED,
     COPY,
     GRADIENT,
     Measured,
@@ -53,6 +54,9 @@ class ModuleTrace:
     early: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        for name, events in self.measured.segments.items():
+            if any(event.kind == CACHED for event in events):
+                raise NotRecorded(f"{name}: copies that autocast keeps, with stage 3")
         each = self.measured.weights
         groups = {START: each["start"], **dict(enumerate(list_blocks(self.measured, self.layers)))}
         for place, group in (groups | {HEAD: each["head"]}).items():
@@ -61,7 +65,7 @@ class ModuleTrace:
         self.whole_bytes = [round_up(FP32 * weight.elements) for weight in self.weights]
         self.copied_bytes = [round_up(HALF * weight.elements) for weight in self.weights]
         """In 16 bits."""
-        self.embedding = self.places[START][0]
+        self.embedding = next(at for at in self.places[START] if self.weights[at].product)
         self.head = next((at for at in self.places[HEAD] if self.weights[at].product), self.embedding)
         self._list_calls()
         sizes = (self.weights[weight].elements for weight in self.calls)

@@ -27,7 +27,7 @@ def measure_tiny(*, recomputed: bool = False):
     product = copy("2 H H")
     forward = {"start": [], "head": copy("2 H V")}
     backward = {"head backward": gradient("4 H V"), "start backward": gradient("4 H V")}
-    for name in ("first", "middle", "last"):
+    for name in ("first", "second", "last"):
         forward[name] = product
         again = product if recomputed else []
         backward[f"{name} backward"] = [*again, *product, *gradient("4 H H")]
@@ -141,7 +141,64 @@ def test_a_recomputed_layer_calls_its_module_again():
     assert hold_zero3(measure_tiny(recomputed=True)) == hold_zero3()
 
 
-@pytest.mark.parametrize(("segment", "said"), [("middle", "copies"), ("middle backward", "gradient")])
+def test_a_bias_of_a_recomputed_product_gathers_no_other_weight():
+    """Its copy comes between the two of its weight. A rank's half of all weights has 225 KiB in whole blocks."""
+    measured = measure_tiny(recomputed=True)
+    measured.weights["layer"].append(Weight("layer.linear.bias", (128,), False, True))
+    taken, freed = (event._replace(bytes=512) for event in measured.segments["last"])
+    for name in ("first", "second", "last"):
+        backward = measured.segments[f"{name} backward"]
+        for events in (measured.segments[name], backward):
+            events[:2] = [events[0], taken, events[1], freed]
+        backward += [event._replace(bytes=512) for event in backward[-2:]]
+    assert hold_zero3(measured, persistent_elements=128)["optimizer"] == 5 * 225 + 64 + 225
+
+
+def measure_pictures():
+    """Return the same with 64 KiB of positions, which enter no product, next to the first product."""
+    measured = measure_tiny()
+    measured.weights["start"].insert(0, Weight("positions", (128, 128), False, True))
+    measured.segments["start backward"][:0] = [
+        event._replace(bytes=64 * KIB) for event in measured.segments["start backward"]
+    ]
+    return measured
+
+
+def test_positions_are_gathered_for_the_start_of_each_pass():
+    """The first product's weight stays for the whole pass: its type is asked for outside its module."""
+    state = 5 * 512 / 2 + 64
+    found = hold_zero3(measure_pictures())
+    assert found["forward"] == state + 128 + 64 + 128  # in the head, without the positions
+    assert found["backward"] == state + 128 + 128 + 128
+    assert found["optimizer"] == state + 256
+
+
+def test_one_rank_gathers_nothing():
+    """Its shards are the weights. Forward: the head in 16 bits. Backward: its gradient, and a layer's."""
+    state = 5 * 448 + 64
+    assert hold_zero3(shards=1) == {
+        "forward": state + 64,
+        "backward": state + 128 + 64,
+        "optimizer": state + 448,
+    }
+
+
+def test_copies_that_autocast_keeps_are_not_recorded():
+    measured = measure_tiny()
+    measured.segments["last"][0] = measured.segments["last"][0]._replace(kind="cached copy")
+    with pytest.raises(NotRecorded, match="autocast"):
+        ModuleTrace(measured, LAYERS)
+
+
+def test_a_gradient_of_no_weight_is_not_recorded():
+    measured = measure_tiny()
+    extra = [event._replace(bytes=KIB) for event in measured.segments["head backward"]]
+    measured.segments["head backward"] += extra
+    with pytest.raises(NotRecorded, match="1024 bytes"):
+        hold_zero3(measured)
+
+
+@pytest.mark.parametrize(("segment", "said"), [("second", "copies"), ("second backward", "gradient")])
 def test_products_without_a_copy_or_a_gradient_are_not_recorded(segment, said):
     measured = measure_tiny()
     measured.segments[segment].clear()
