@@ -281,8 +281,6 @@ def _build_zero3(
     hpz = config.strategy == "zeropp"
     if hpz and config.zeropp != "hpz":
         raise NotRecorded(f"zeropp={config.zeropp}")
-    if config.lora_rank:
-        raise NotRecorded(f"lora_rank={config.lora_rank} with {config.strategy}")
     if config.precision not in ("auto", "bf16", "fp16"):  # no copy shows where a product is
         raise NotRecorded(f"precision={config.precision} with {config.strategy}")
     if config.activation_checkpointing == SELECTIVE:

@@ -78,6 +78,8 @@ class Zero3Rules:
     def __post_init__(self) -> None:
         self._size = [weight.elements for weight in self.trace.weights]
         self._shard = [-(-size // self.shards) for size in self._size]
+        trains = [weight.trains for weight in self.trace.weights]
+        self._trained = [shard * each for shard, each in zip(self._shard, trains, strict=True)]
         self._persist = [size <= self.persistent_elements for size in self._size]
         outside = self.trace.places[START]
         for at, (weight, persists) in enumerate(zip(self.trace.weights, self._persist, strict=True)):
@@ -214,10 +216,12 @@ class Zero3Rules:
         return round_up(FP32 * self._shard[weight] * self.shards // self.node_shards)
 
     def hold_state(self, held: HeldMemory) -> None:
-        local = sum(self._shard)
+        local = sum(self._trained)
+        frozen = [shard for shard, trained in zip(self._shard, self._trained, strict=True) if not trained]
         groups = self._sub_groups()
         offloads = self.offload != "none"
-        held.keep("parameters", round_up(FP32 * local), self.offload == "all")
+        parameters = round_up(FP32 * local) + sum(round_up(FP32 * shard) for shard in frozen)
+        held.keep("parameters", parameters, self.offload == "all")
         held.keep("master copies", sum(groups), offloads)
         held.keep("optimizer state", self.moments * sum(groups), offloads)
         held.keep("gradients", round_up(FP32 * local), offloads)  # grad_partitions_flat_buffer
@@ -225,8 +229,9 @@ class Zero3Rules:
             held.keep("gradients", sum(groups), True)
         held.take("gradient buckets", round_up(FP32 * self.bucket_elements))
         held.take("gathered", self._persistent_bytes())
-        if self.node_shards and self.accumulates:  # of the earlier micro-batches
-            self._secondary = {at for at, persists in enumerate(self._persist) if not persists}
+        if self.node_shards:  # of earlier micro-batches; those of frozen weights are never made again
+            travel = (at for at, persists in enumerate(self._persist) if not persists)
+            self._secondary = {at for at in travel if self.accumulates or not self._trained[at]}
             held.keep("parameters", sum(map(self._on_node, self._secondary)), self.offload == "all")
 
     def _persistent_bytes(self) -> int:
@@ -235,7 +240,7 @@ class Zero3Rules:
     def _sub_groups(self) -> list[int]:
         """Return the bytes of each group that the optimizer updates at once (_create_fp16_sub_groups)."""
         found, elements = [], 0
-        for shard in self._shard:
+        for shard in self._trained:
             elements += shard
             if elements >= SUB_GROUP:
                 found.append(round_up(FP32 * elements))
@@ -253,8 +258,10 @@ class Zero3Rules:
         elif segment == f"head{BACKWARD}":
             self._open = trace.head
             self._fetch_through(held, trace.head)
-            if trace.head == trace.embedding:
-                self._leave_tied_head(held, segment)
+            if trace.head == trace.embedding or not self._trained[trace.head]:
+                self._leave_head(held, segment)
+        elif segment == f"start{BACKWARD}" and trace.embedding not in trace.calls[self._at :]:
+            return
         elif segment == f"start{BACKWARD}":
             self._open = trace.embedding
             self._fetch_through(held, trace.embedding)
@@ -265,8 +272,8 @@ class Zero3Rules:
                 self._recomputing = self.trace.calls[self._at]
                 self._fetch(held)
 
-    def _leave_tied_head(self, held: HeldMemory, segment: str) -> None:
-        """Release the head's weight, whose gradient is complete only with the embedding's.
+    def _leave_head(self, held: HeldMemory, segment: str) -> None:
+        """Release the head's weight, if its gradient is complete only with the embedding's, or never.
 
         A loss without chunks makes its part of the gradient before.
         """
@@ -303,11 +310,12 @@ class Zero3Rules:
         again = self._recomputing
         if trace.calls[before] == again and before not in trace.early:
             if product.bytes == trace.copied_bytes[again]:  # else its bias
-                self._open, self._recomputing = again, None
+                self._open, self._recomputing = again if self._trained[again] else None, None
         elif product.bytes == trace.copied_bytes[trace.next_product(self._at)]:  # else a bias
             self._fetch_through(held)
-            if trace.is_backward[self._at - 1]:
-                self._open = trace.calls[self._at - 1]
+            weight = trace.calls[self._at - 1]
+            if trace.is_backward[self._at - 1] and self._trained[weight]:
+                self._open = weight
 
     def end_product(self, held: HeldMemory, product: Allocation) -> None:
         """Release the weight after a forward call; a recomputed layer's last one ends early, without its hook."""
@@ -369,7 +377,7 @@ class Zero3Rules:
         if self.offload != "none":  # no norm: reductions take it
             held.keep("other", self.update_copies * largest, True)
         else:
-            for size in (round_up(FP64 * max(self._shard)), (1 + self.update_copies) * largest):
+            for size in (round_up(FP64 * max(self._trained)), (1 + self.update_copies) * largest):
                 held.take("other", size)
                 held.free("other", size)
         held.take("gathered", self._persistent_bytes())

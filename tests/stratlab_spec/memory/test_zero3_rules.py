@@ -183,6 +183,54 @@ def test_one_rank_gathers_nothing():
     }
 
 
+def measure_adapters(*, recomputed: bool = False):
+    """Return frozen weights with a trained one of 32 KiB in each layer, which multiplies before the layer's own.
+
+    The first layer's input needs no gradient, so its adapter is not copied in the backward pass.
+    """
+    product, adapter = copy("2 H H"), copy("2 H r")
+    forward = {name: [*adapter, *product] for name in ("first", "second", "last")}
+    backward = [*product, *adapter, *gradient("4 H r")]
+    segments = {"start": [], **forward, "head": copy("2 H V"), "head backward": []}
+    segments |= {"last backward": backward, "second backward": backward}
+    segments["first backward"] = [*product, *gradient("4 H r")]
+    if recomputed:
+        segments |= {f"{name} backward": [*forward[name], *segments[f"{name} backward"]] for name in forward}
+    ends = {place: [(f"{place}.weight", ["1 V", "1 H"], True, False)] for place in ("start", "head")}
+    layer = [
+        ("layer.adapter.weight", ["1 H", "1 r"], True, True),
+        ("layer.linear.weight", ["1 H", "1 H"], True, False),
+    ]
+    return Recording({}, {**ends, "layer": layer}, segments, ["0"]).measure(SIZES | {"r": 64})
+
+
+def test_frozen_weights_are_called_where_they_multiply():
+    """Neither the start nor the first adapter has a gradient to pass on."""
+    trace = ModuleTrace(measure_adapters(), LAYERS)
+    assert trace.calls == [0, 1, 2, 3, 4, 5, 6, 7, 7, 6, 5, 4, 3, 2]
+    again = ModuleTrace(measure_adapters(recomputed=True), LAYERS)
+    assert again.calls == [0, 1, 2, 3, 4, 5, 6, 7, 7, 6, 5, 6, 5, 4, 3, 4, 3, 2, 1, 2]
+
+
+def test_frozen_weights_have_neither_masters_nor_gradients():
+    """Shards of 448 + 96 KiB; master, two moments and gradients of 96; a bucket. The adapters persist to the update.
+
+    The head is gathered while the embedding stays, in both passes; its weight is released before the last layer.
+    """
+    state = 544 / 2 + 4 * 96 / 2 + 64
+    found = hold_zero3(measure_adapters(), persistent_elements=64 * 128)
+    assert found["forward"] == found["backward"] == state + 96 + 128 + 64 + 128
+    assert found["optimizer"] == state + 96
+    assert hold_zero3(measure_adapters(recomputed=True), persistent_elements=64 * 128) == found
+
+
+def test_secondary_shards_of_frozen_weights_stay_from_step_to_step():
+    held = HeldMemory()
+    trace = ModuleTrace(measure_adapters(), LAYERS)
+    Zero3Rules(trace, 4, 1024, 64 * 128, 0, 0, 0, 2, False, True, node_shards=2).hold_state(held)
+    assert held.held["parameters"] / KIB == 544 / 4 + 448 / 2
+
+
 def test_copies_that_autocast_keeps_are_not_recorded():
     measured = measure_tiny()
     measured.segments["last"][0] = measured.segments["last"][0]._replace(kind="cached copy")
