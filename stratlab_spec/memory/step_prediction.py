@@ -285,6 +285,8 @@ def _build_zero3(
         raise NotRecorded(f"precision={config.precision} with {config.strategy}")
     if config.activation_checkpointing == SELECTIVE:
         raise NotRecorded(f"activation_checkpointing={SELECTIVE} with {config.strategy}")
+    if config.offload == "all" and shards == 1:  # a count has no device, to which each weight is copied
+        raise NotRecorded(f"offload={config.offload} with {config.strategy} on one rank")
     every = list_weights(measured, layers)
     total = sum(one.elements for one in every)
     block = max(sum(one.elements for one in group) for group in list_blocks(measured, layers))

@@ -135,14 +135,16 @@ def test_each_setting_is_decided():
     assert decided - set(Settings.model_fields) == set()
 
 
+REFUSED = [
+    *("compile=true", "reduce_dtype=bf16", "accumulate=whole", "prefetch_blocks=2"),
+    *("strategy=zero3 activation_checkpointing=selective", "strategy=zero3 precision=fp32"),
+]
+
+
 @pytest.mark.parametrize(
-    "setting",
-    [
-        *("compile=true", "reduce_dtype=bf16", "accumulate=whole", "prefetch_blocks=2"),
-        *("strategy=zero3 activation_checkpointing=selective", "strategy=zero3 precision=fp32"),
-    ],
+    ("setting", "ranks"), [*((each, 2) for each in REFUSED), ("strategy=zero3 offload=all", 1)]
 )
-def test_settings_without_rules_are_refused(setting):
+def test_settings_without_rules_are_refused(setting, ranks):
     given = dict(part.split("=") for part in setting.split())
     env = {
         "RUN": "r",
@@ -153,4 +155,4 @@ def test_settings_without_rules_are_refused(setting):
     }
     config = Config.from_env({f"TRAINER_{key}": str(each) for key, each in env.items()})
     with pytest.raises(NotRecorded, match=list(given)[-1]):
-        predict_step(config, 2, 2)
+        predict_step(config, ranks, ranks)
