@@ -198,7 +198,8 @@ class Zero3Rules:
         at = self._at - 1
         weight = self.trace.calls[at]
         if at not in self._stays:
-            is_near = self.trace.distance(at) < self.reuse_elements
+            asked = self._size[self.trace.embedding] if self.keeps_embedding else 0
+            is_near = self.trace.distance(at, asked) < self.reuse_elements
             stays = self._persist[weight] or (self.keeps_embedding and weight == self.trace.embedding)
             self._stays[at] = stays or is_near or self._last_fetched[weight] > at
         if not self._stays[at] and weight in self._available:

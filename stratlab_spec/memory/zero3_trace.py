@@ -151,10 +151,17 @@ class ModuleTrace:
             raise NotRecorded(f"{segment}: {len(sizes)} products make {forward} and {backward} copies")
         return backward > forward
 
-    def distance(self, at: int) -> float:
-        """Return the elements of the calls between one and the next one of the same weight."""
+    def distance(self, at: int, asked: int = 0) -> float:
+        """Return the elements of the calls between one and the next one of the same weight.
+
+        Args:
+            asked: elements that the outermost module asks for, whose call begins the backward pass.
+        """
         again = self.next_use[at]
-        return math.inf if again is None else self.elements_before[again] - self.elements_before[at + 1]
+        if again is None:
+            return math.inf
+        turns = at < self.is_backward.index(True) <= again
+        return self.elements_before[again] - self.elements_before[at + 1] + asked * turns
 
     def next_product(self, at: int) -> int:
         """Return the first weight of a product that is called from `at` on."""

@@ -76,6 +76,12 @@ def test_weights_that_are_used_soon_stay():
     assert hold_zero3(reuse_elements=10**6)["forward"] == STATE + 128 + 3 * 64 + 64 + 128
 
 
+def test_a_weight_that_is_asked_for_outside_its_module_lies_between_the_passes():
+    """The last layer is 65,536 elements away from its next use: the head's two calls; the embedding adds 32,768."""
+    assert hold_zero3(reuse_elements=70000)["forward"] == STATE + 128 + 64 + 128
+    assert hold_zero3(reuse_elements=70000, keeps_embedding=False)["forward"] == STATE + 64 + 64 + 128
+
+
 def test_weights_are_gathered_ahead_up_to_the_live_elements():
     """At the embedding, which is live: one layer more fits, and the two others when it is released."""
     one = hold_zero3(prefetch_elements=128 * 128, live_elements=256 * 128 + 1)
