@@ -165,7 +165,9 @@ class Measured:
         """
         key = segment, copies, products
         if key not in self._parts:
-            events = (event for event in self.segments[segment] if copies or event.kind not in (COPY, CACHED))
+            ends = segment == f"start{BACKWARD}"  # which frozen weights do not have
+            found = self.segments.get(segment, ()) if ends else self.segments[segment]
+            events = (event for event in found if copies or event.kind not in (COPY, CACHED))
             apart = (GRADIENT, CACHED, COPY) if products else (GRADIENT, CACHED)
             self._parts[key] = [*_join(events, apart)]
         return self._parts[key]

@@ -45,6 +45,7 @@ from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import (
     EVERY,
     NONE,
+    SELECTIVE,
     recomputes,
     reduce_bucket_bytes,
     reshards_after_forward,
@@ -279,10 +280,12 @@ def _build_zero3(
     hpz = config.strategy == "zeropp"
     if hpz and config.zeropp != "hpz":
         raise NotRecorded(f"zeropp={config.zeropp}")
-    if config.lora_rank:
-        raise NotRecorded(f"lora_rank={config.lora_rank} with {config.strategy}")
-    if config.precision not in ("auto", "bf16") or shards == 1 or not config.is_text:
-        raise NotRecorded(f"precision, one rank or images with {config.strategy}")
+    if config.precision not in ("auto", "bf16", "fp16"):  # no copy shows where a product is
+        raise NotRecorded(f"precision={config.precision} with {config.strategy}")
+    if config.activation_checkpointing == SELECTIVE:
+        raise NotRecorded(f"activation_checkpointing={SELECTIVE} with {config.strategy}")
+    if config.offload == "all" and shards == 1:  # a count has no device, to which each weight is copied
+        raise NotRecorded(f"offload={config.offload} with {config.strategy} on one rank")
     every = list_weights(measured, layers)
     total = sum(one.elements for one in every)
     block = max(sum(one.elements for one in group) for group in list_blocks(measured, layers))
@@ -302,7 +305,7 @@ def _build_zero3(
         reuse_elements=reuse,
         moments=count_moments(config),
         accumulates=accumulates,
-        keeps_embedding=config.packing,
+        keeps_embedding=config.packing or not config.is_text,
         update_copies=_update_copies(config),
         node_shards=per_node if hpz else 0,
         offload=config.offload,
@@ -348,10 +351,6 @@ def _find_split(config: Config, ranks: int) -> LayerSplit:
 def _build_zero(
     config: Config, measured: Measured, layers: int, shards: int, stage: int, accumulates: bool
 ) -> ZeroRules:
-    if (
-        config.lora_rank
-    ):  # whole counts hold the activations of two micro-batches there, for a reason not yet found
-        raise NotRecorded(f"lora_rank={config.lora_rank} with {config.strategy}")
     first, *blocks, last = (
         [one for one in group if one.trains]
         for group in (measured.weights["start"], *list_blocks(measured, layers), measured.weights["head"])

@@ -78,9 +78,12 @@ class Zero3Rules:
     def __post_init__(self) -> None:
         self._size = [weight.elements for weight in self.trace.weights]
         self._shard = [-(-size // self.shards) for size in self._size]
+        trains = [weight.trains for weight in self.trace.weights]
+        self._trained = [shard * each for shard, each in zip(self._shard, trains, strict=True)]
         self._persist = [size <= self.persistent_elements for size in self._size]
-        for weight, persists in zip(self.trace.weights, self._persist, strict=True):
-            if not weight.product and not persists:
+        outside = self.trace.places[START]
+        for at, (weight, persists) in enumerate(zip(self.trace.weights, self._persist, strict=True)):
+            if not weight.product and not persists and at not in outside:
                 raise NotRecorded(f"persistent_elements={self.persistent_elements}, below {weight.name}")
         self._stays: dict[int, bool] = {}  # place in the trace -> the weight stays after it
         self._filled: list[int] = []  # weights whose gradients are in the bucket
@@ -156,9 +159,15 @@ class Zero3Rules:
             group = [at for at in weights if (at in self._secondary) == on_node]
             if not group:
                 continue
-            buffer = round_up(HALF * self.shards * sum(self._shard[at] for at in group))
+            half = [at for at in group if self.trace.weights[at].product]
+            alone = len(group) == 1  # an fp32 buffer of one weight becomes the weight
+            wide = 0 if alone else sum(self._shard[at] for at in group if at not in half)
+            buffer = round_up(HALF * self.shards * sum(self._shard[at] for at in half))
+            buffer += round_up(FP32 * self.shards * wide)
             parts = self.shards // self.node_shards if on_node else 1
-            copied = sum(round_up(HALF * parts * self._shard[at]) for at in group)
+            copied = sum(round_up(HALF * parts * self._shard[at]) for at in half)
+            if self.shards == 1:  # the shard is the weight
+                buffer = copied = 0
             held.take("gathered", buffer + copied)
             held.free("gathered", copied)
             one = Gathering(list(group), buffer, len(group))
@@ -168,8 +177,9 @@ class Zero3Rules:
         """Finish the all-gather of a weight: all of the same one become fp32."""
         one = self._inflight.pop(weight)
         for at in [] if one.is_whole else one.weights:
-            joined = self.trace.copied_bytes[at] if len(one.weights) > 1 else 0
-            held.take("gathered", joined + self._whole(at))
+            is_joined = self.shards > 1 < len(one.weights) and self.trace.weights[at].product
+            joined = self.trace.copied_bytes[at] if is_joined else 0
+            held.take("gathered", joined + self._gathered(at))
             held.free("gathered", joined)
             self._available.add(at)
         one.is_whole = True
@@ -180,12 +190,16 @@ class Zero3Rules:
     def _whole(self, weight: int) -> int:
         return self.trace.whole_bytes[weight]
 
+    def _gathered(self, weight: int) -> int:
+        return self._whole(weight) if self.shards > 1 else 0
+
     def _release(self, held: HeldMemory) -> None:
         """Free the last module's weight, unless a fetch has seen its next use or that is near (__params_to_release)."""
         at = self._at - 1
         weight = self.trace.calls[at]
         if at not in self._stays:
-            is_near = self.trace.distance(at) < self.reuse_elements
+            asked = self._size[self.trace.embedding] if self.keeps_embedding else 0
+            is_near = self.trace.distance(at, asked) < self.reuse_elements
             stays = self._persist[weight] or (self.keeps_embedding and weight == self.trace.embedding)
             self._stays[at] = stays or is_near or self._last_fetched[weight] > at
         if not self._stays[at] and weight in self._available:
@@ -195,7 +209,7 @@ class Zero3Rules:
         if self.node_shards and weight not in self._secondary:  # _partition_param_sec
             self._secondary.add(weight)
             held.keep("parameters", self._on_node(weight), self.offload == "all")
-        held.free("gathered", self._whole(weight))
+        held.free("gathered", self._gathered(weight))
         self._available.discard(weight)
         self._live -= self._size[weight]
 
@@ -203,10 +217,12 @@ class Zero3Rules:
         return round_up(FP32 * self._shard[weight] * self.shards // self.node_shards)
 
     def hold_state(self, held: HeldMemory) -> None:
-        local = sum(self._shard)
+        local = sum(self._trained)
+        frozen = [shard for shard, trained in zip(self._shard, self._trained, strict=True) if not trained]
         groups = self._sub_groups()
         offloads = self.offload != "none"
-        held.keep("parameters", round_up(FP32 * local), self.offload == "all")
+        parameters = round_up(FP32 * local) + sum(round_up(FP32 * shard) for shard in frozen)
+        held.keep("parameters", parameters, self.offload == "all")
         held.keep("master copies", sum(groups), offloads)
         held.keep("optimizer state", self.moments * sum(groups), offloads)
         held.keep("gradients", round_up(FP32 * local), offloads)  # grad_partitions_flat_buffer
@@ -214,17 +230,18 @@ class Zero3Rules:
             held.keep("gradients", sum(groups), True)
         held.take("gradient buckets", round_up(FP32 * self.bucket_elements))
         held.take("gathered", self._persistent_bytes())
-        if self.node_shards and self.accumulates:  # of the earlier micro-batches
-            self._secondary = {at for at, persists in enumerate(self._persist) if not persists}
+        if self.node_shards:  # of earlier micro-batches; those of frozen weights are never made again
+            travel = (at for at, persists in enumerate(self._persist) if not persists)
+            self._secondary = {at for at in travel if self.accumulates or not self._trained[at]}
             held.keep("parameters", sum(map(self._on_node, self._secondary)), self.offload == "all")
 
     def _persistent_bytes(self) -> int:
-        return sum(self._whole(at) for at, persists in enumerate(self._persist) if persists)
+        return sum(self._gathered(at) for at, persists in enumerate(self._persist) if persists)
 
     def _sub_groups(self) -> list[int]:
         """Return the bytes of each group that the optimizer updates at once (_create_fp16_sub_groups)."""
         found, elements = [], 0
-        for shard in self._shard:
+        for shard in self._trained:
             elements += shard
             if elements >= SUB_GROUP:
                 found.append(round_up(FP32 * elements))
@@ -236,12 +253,16 @@ class Zero3Rules:
         self._place = layer if layer >= 0 else HEAD if segment.startswith("head") else START
         if segment == "start":
             self._begin_pass()
-            self._fetch_through(held, trace.embedding)
+            if len(trace.places[START]) > 1:  # containers of an image model gather before its first weight
+                self._prefetch(held)
+            self._fetch_through(held, trace.calls[len(trace.places[START]) - 1])
         elif segment == f"head{BACKWARD}":
             self._open = trace.head
             self._fetch_through(held, trace.head)
-            if trace.head == trace.embedding:
-                self._leave_tied_head(held, segment)
+            if trace.head == trace.embedding or not self._trained[trace.head]:
+                self._leave_head(held, segment)
+        elif segment == f"start{BACKWARD}" and trace.embedding not in trace.calls[self._at :]:
+            return
         elif segment == f"start{BACKWARD}":
             self._open = trace.embedding
             self._fetch_through(held, trace.embedding)
@@ -252,8 +273,8 @@ class Zero3Rules:
                 self._recomputing = self.trace.calls[self._at]
                 self._fetch(held)
 
-    def _leave_tied_head(self, held: HeldMemory, segment: str) -> None:
-        """Release the head's weight, whose gradient is complete only with the embedding's.
+    def _leave_head(self, held: HeldMemory, segment: str) -> None:
+        """Release the head's weight, if its gradient is complete only with the embedding's, or never.
 
         A loss without chunks makes its part of the gradient before.
         """
@@ -278,18 +299,24 @@ class Zero3Rules:
             self._release(held)
         elif segment == f"start{BACKWARD}":
             self._reduce(held, "activations")
-            if self.keeps_embedding:
-                self._free(held, self.trace.embedding)
+            for at in self.trace.places[START]:
+                if at in self._available and not self._persist[at]:
+                    self._free(held, at)
 
     def begin_product(self, held: HeldMemory, product: Allocation) -> None:
         """Fetch the weight; but the last product of a recomputed layer already has it."""
         trace, before = self.trace, self._at - 1
-        if trace.calls[before] == self._recomputing and before not in trace.early:
-            self._open, self._recomputing = self._recomputing, None
+        if self._place == START:  # whose weights are there
+            return
+        again = self._recomputing
+        if trace.calls[before] == again and before not in trace.early:
+            if product.bytes == trace.copied_bytes[again]:  # else its bias
+                self._open, self._recomputing = again if self._trained[again] else None, None
         elif product.bytes == trace.copied_bytes[trace.next_product(self._at)]:  # else a bias
             self._fetch_through(held)
-            if trace.is_backward[self._at - 1]:
-                self._open = trace.calls[self._at - 1]
+            weight = trace.calls[self._at - 1]
+            if trace.is_backward[self._at - 1] and self._trained[weight]:
+                self._open = weight
 
     def end_product(self, held: HeldMemory, product: Allocation) -> None:
         """Release the weight after a forward call; a recomputed layer's last one ends early, without its hook."""
@@ -307,6 +334,8 @@ class Zero3Rules:
         """Move a gradient into the bucket, which is reduced before if it is too full; then release the weight."""
         is_open = self._open is not None and self._whole(self._open) == size
         alike = [at for at in self.trace.places[self._place] if self._whole(at) == size]
+        if not is_open and not alike:
+            raise NotRecorded(f"a gradient of {size} bytes, in stage 3")
         weight = self._open if is_open and self._open is not None else alike[0]
         elements = self._size[weight]
         waiting = sum(self._size[at] for at in self._filled)
@@ -349,7 +378,7 @@ class Zero3Rules:
         if self.offload != "none":  # no norm: reductions take it
             held.keep("other", self.update_copies * largest, True)
         else:
-            for size in (round_up(FP64 * max(self._shard)), (1 + self.update_copies) * largest):
+            for size in (round_up(FP64 * max(self._trained)), (1 + self.update_copies) * largest):
                 held.take("other", size)
                 held.free("other", size)
         held.take("gathered", self._persistent_bytes())

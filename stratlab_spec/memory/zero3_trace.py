@@ -15,6 +15,7 @@ from itertools import accumulate
 
 from stratlab_spec.memory.recording import (
     BACKWARD,
+    CACHED,
     COPY,
     GRADIENT,
     Measured,
@@ -53,6 +54,9 @@ class ModuleTrace:
     early: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        for name, events in self.measured.segments.items():
+            if any(event.kind == CACHED for event in events):
+                raise NotRecorded(f"{name}: copies that autocast keeps, with stage 3")
         each = self.measured.weights
         groups = {START: each["start"], **dict(enumerate(list_blocks(self.measured, self.layers)))}
         for place, group in (groups | {HEAD: each["head"]}).items():
@@ -61,7 +65,7 @@ class ModuleTrace:
         self.whole_bytes = [round_up(FP32 * weight.elements) for weight in self.weights]
         self.copied_bytes = [round_up(HALF * weight.elements) for weight in self.weights]
         """In 16 bits."""
-        self.embedding = self.places[START][0]
+        self.embedding = next(at for at in self.places[START] if self.weights[at].product)
         self.head = next((at for at in self.places[HEAD] if self.weights[at].product), self.embedding)
         self._list_calls()
         sizes = (self.weights[weight].elements for weight in self.calls)
@@ -84,18 +88,27 @@ class ModuleTrace:
         orders[HEAD].append(self.head)  # it may be tied, and its gradient may come in the forward pass
         rows = [(weight, False) for order in orders.values() for weight in order]
         for place, name in reversed(segments.items()):
-            last, *others = reversed(orders[place])
-            rows.append((last, True))
-            if place in layers and self._is_recomputed(place, name):
+            if place == START and not any(self.weights[at].trains for at in self.places[place]):
+                continue
+            order, is_recomputed = orders[place], place in layers and self._is_recomputed(place, name)
+            back = [*reversed(order)]
+            if place in layers and self._is_frozen(place):  # those whose input needs a gradient
+                back = self._match_copies(back, name + BACKWARD, skipped=is_recomputed * len(order))
+            rows += [(weight, True) for weight in back[:1]]
+            if is_recomputed:
                 self.early.add(len(rows) - 1)
-                rows += [(weight, False) for weight in orders[place]]
-            rows += [(weight, True) for weight in others]
+                rows += [(weight, False) for weight in order]
+            rows += [(weight, True) for weight in back[1:]]
         self.calls = [weight for weight, _ in rows]
         self.is_backward = [backward for _, backward in rows]
 
     def _order(self, place: int, segment: str) -> list[int]:
-        """Return the weights of a segment in the order of their modules."""
+        """Return the weights of a segment in the order of their modules; with frozen ones, a layer's products only."""
         waiting = [at for at in self.places[place] if place != HEAD or at != self.head]
+        if self._is_frozen(place):
+            if place in (START, HEAD):  # products first, then what is added to them
+                return sorted(waiting, key=lambda at: (not self.weights[at].product, self.whole_bytes[at]))
+            return self._match_copies(waiting, segment)
         found = []
         for event in reversed(self.measured.segments[segment + BACKWARD]):
             alike = [at for at in waiting if self.whole_bytes[at] == event.bytes]
@@ -106,6 +119,26 @@ class ModuleTrace:
             raise NotRecorded(f"{self.weights[waiting[0]].name}: no gradient")
         return found
 
+    def _is_frozen(self, place: int) -> bool:
+        """Return whether some weights do not train."""
+        return not all(self.weights[at].trains for at in self.places[place])
+
+    def _match_copies(self, weights: list[int], segment: str, skipped: int = 0) -> list[int]:
+        """Return the products among weights in the order of their copies, after the first `skipped` copies."""
+        waiting = [at for at in weights if self.weights[at].product]
+        sizes = {self.copied_bytes[at] for at in waiting}
+        found = []
+        for event in self.measured.segments[segment]:
+            if event.kind != COPY or not event.taken or event.bytes not in sizes:
+                continue
+            alike = [at for at in waiting if self.copied_bytes[at] == event.bytes]
+            if skipped:
+                skipped -= 1
+            elif alike:
+                found.append(alike[0])
+                waiting.remove(alike[0])
+        return found
+
     def _is_recomputed(self, place: int, segment: str) -> bool:
         """Return whether the backward pass of a layer calls its modules again."""
         sizes = [self.copied_bytes[at] for at in self.places[place] if self.weights[at].product]
@@ -113,14 +146,22 @@ class ModuleTrace:
             sum(event.kind == COPY and event.taken and event.bytes in sizes for event in events)
             for events in (self.measured.segments[segment], self.measured.segments[segment + BACKWARD])
         )
-        if forward != len(sizes) or backward not in (forward, 2 * forward):
+        is_known = backward <= 2 * forward if self._is_frozen(place) else backward in (forward, 2 * forward)
+        if forward != len(sizes) or not is_known:
             raise NotRecorded(f"{segment}: {len(sizes)} products make {forward} and {backward} copies")
         return backward > forward
 
-    def distance(self, at: int) -> float:
-        """Return the elements of the calls between one and the next one of the same weight."""
+    def distance(self, at: int, asked: int = 0) -> float:
+        """Return the elements of the calls between one and the next one of the same weight.
+
+        Args:
+            asked: elements that the outermost module asks for, whose call begins the backward pass.
+        """
         again = self.next_use[at]
-        return math.inf if again is None else self.elements_before[again] - self.elements_before[at + 1]
+        if again is None:
+            return math.inf
+        turns = at < self.is_backward.index(True) <= again
+        return self.elements_before[again] - self.elements_before[at + 1] + asked * turns
 
     def next_product(self, at: int) -> int:
         """Return the first weight of a product that is called from `at` on."""
@@ -131,5 +172,5 @@ class ModuleTrace:
 
     def leaves_module(self, at: int) -> bool:
         """Return whether the next call is outside the module around the module of this one."""
-        here, there = (self.weights[weight].name.rsplit(".", 2)[0] for weight in self.calls[at : at + 2])
-        return here != there
+        around = {self.weights[weight].name.rsplit(".", 2)[0] for weight in self.calls[at : at + 2]}
+        return len(around) > 1

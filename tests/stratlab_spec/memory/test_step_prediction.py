@@ -24,7 +24,7 @@ MODE = {"activation_checkpointing": "none", "chunks": 1}
 
 def build_tiny(setting: str) -> Recording:
     forward, backward = (KEPT, FREED) if setting == "none" else (RECOMPUTED, FREED[:2])
-    layers = ("first", "middle", "last")
+    layers = ("first", "second", "middle", "last")
     segments = {name: [] for name in ("start", "head", "head backward", "start backward")}
     segments |= {name: forward for name in layers} | {f"{name} backward": backward for name in layers}
     weights = {"start": [], "layer": [("weight", ["1 H"], True, True)], "head": []}
@@ -135,19 +135,24 @@ def test_each_setting_is_decided():
     assert decided - set(Settings.model_fields) == set()
 
 
+REFUSED = [
+    *("compile=true", "reduce_dtype=bf16", "accumulate=whole", "prefetch_blocks=2"),
+    *("strategy=zero3 activation_checkpointing=selective", "strategy=zero3 precision=fp32"),
+]
+
+
 @pytest.mark.parametrize(
-    "setting",
-    ["compile=true", "reduce_dtype=bf16", "accumulate=whole", "prefetch_blocks=2"],
+    ("setting", "ranks"), [*((each, 2) for each in REFUSED), ("strategy=zero3 offload=all", 1)]
 )
-def test_settings_without_rules_are_refused(setting):
-    name, value = setting.split("=")
+def test_settings_without_rules_are_refused(setting, ranks):
+    given = dict(part.split("=") for part in setting.split())
     env = {
         "RUN": "r",
         "MODEL": "llama-3.2-1b",
         "DATASET": "metamathqa",
         "STRATEGY": "fsdp",
-        name.upper(): value,
+        **{name.upper(): value for name, value in given.items()},
     }
     config = Config.from_env({f"TRAINER_{key}": str(each) for key, each in env.items()})
-    with pytest.raises(NotRecorded, match=name):
-        predict_step(config, 2, 2)
+    with pytest.raises(NotRecorded, match=list(given)[-1]):
+        predict_step(config, ranks, ranks)

@@ -19,7 +19,7 @@ WORDS = {
     "LoRA 16": {"lora_rank": "16", "init": "scratch"},
 }
 """What a configuration's name says after model, rows and strategy -> settings."""
-STRATEGIES = ("single", "ddp", "fsdp", "hsdp", "zero1", "zero2")
+STRATEGIES = ("single", "ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3")
 
 
 def list_configurations():

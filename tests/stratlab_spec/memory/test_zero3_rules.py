@@ -27,7 +27,7 @@ def measure_tiny(*, recomputed: bool = False):
     product = copy("2 H H")
     forward = {"start": [], "head": copy("2 H V")}
     backward = {"head backward": gradient("4 H V"), "start backward": gradient("4 H V")}
-    for name in ("first", "middle", "last"):
+    for name in ("first", "second", "last"):
         forward[name] = product
         again = product if recomputed else []
         backward[f"{name} backward"] = [*again, *product, *gradient("4 H H")]
@@ -74,6 +74,12 @@ def test_an_embedding_that_is_not_asked_for_outside_its_module_is_freed():
 def test_weights_that_are_used_soon_stay():
     """All three layers are still there in the head."""
     assert hold_zero3(reuse_elements=10**6)["forward"] == STATE + 128 + 3 * 64 + 64 + 128
+
+
+def test_a_weight_that_is_asked_for_outside_its_module_lies_between_the_passes():
+    """The last layer is 65,536 elements away from its next use: the head's two calls; the embedding adds 32,768."""
+    assert hold_zero3(reuse_elements=70000)["forward"] == STATE + 128 + 64 + 128
+    assert hold_zero3(reuse_elements=70000, keeps_embedding=False)["forward"] == STATE + 64 + 64 + 128
 
 
 def test_weights_are_gathered_ahead_up_to_the_live_elements():
@@ -141,7 +147,112 @@ def test_a_recomputed_layer_calls_its_module_again():
     assert hold_zero3(measure_tiny(recomputed=True)) == hold_zero3()
 
 
-@pytest.mark.parametrize(("segment", "said"), [("middle", "copies"), ("middle backward", "gradient")])
+def test_a_bias_of_a_recomputed_product_gathers_no_other_weight():
+    """Its copy comes between the two of its weight. A rank's half of all weights has 225 KiB in whole blocks."""
+    measured = measure_tiny(recomputed=True)
+    measured.weights["layer"].append(Weight("layer.linear.bias", (128,), False, True))
+    taken, freed = (event._replace(bytes=512) for event in measured.segments["last"])
+    for name in ("first", "second", "last"):
+        backward = measured.segments[f"{name} backward"]
+        for events in (measured.segments[name], backward):
+            events[:2] = [events[0], taken, events[1], freed]
+        backward += [event._replace(bytes=512) for event in backward[-2:]]
+    assert hold_zero3(measured, persistent_elements=128)["optimizer"] == 5 * 225 + 64 + 225
+
+
+def measure_pictures():
+    """Return the same with 64 KiB of positions, which enter no product, next to the first product."""
+    measured = measure_tiny()
+    measured.weights["start"].insert(0, Weight("positions", (128, 128), False, True))
+    measured.segments["start backward"][:0] = [
+        event._replace(bytes=64 * KIB) for event in measured.segments["start backward"]
+    ]
+    return measured
+
+
+def test_positions_are_gathered_for_the_start_of_each_pass():
+    """The first product's weight stays for the whole pass: its type is asked for outside its module."""
+    state = 5 * 512 / 2 + 64
+    found = hold_zero3(measure_pictures())
+    assert found["forward"] == state + 128 + 64 + 128  # in the head, without the positions
+    assert found["backward"] == state + 128 + 128 + 128
+    assert found["optimizer"] == state + 256
+
+
+def test_one_rank_gathers_nothing():
+    """Its shards are the weights. Forward: the head in 16 bits. Backward: its gradient, and a layer's."""
+    state = 5 * 448 + 64
+    assert hold_zero3(shards=1) == {
+        "forward": state + 64,
+        "backward": state + 128 + 64,
+        "optimizer": state + 448,
+    }
+
+
+def measure_adapters(*, recomputed: bool = False):
+    """Return frozen weights with a trained one of 32 KiB in each layer, which multiplies before the layer's own.
+
+    The first layer's input needs no gradient, so its adapter is not copied in the backward pass.
+    """
+    product, adapter = copy("2 H H"), copy("2 H r")
+    forward = {name: [*adapter, *product] for name in ("first", "second", "last")}
+    backward = [*product, *adapter, *gradient("4 H r")]
+    segments = {"start": [], **forward, "head": copy("2 H V"), "head backward": []}
+    segments |= {"last backward": backward, "second backward": backward}
+    segments["first backward"] = [*product, *gradient("4 H r")]
+    if recomputed:
+        segments |= {f"{name} backward": [*forward[name], *segments[f"{name} backward"]] for name in forward}
+    ends = {place: [(f"{place}.weight", ["1 V", "1 H"], True, False)] for place in ("start", "head")}
+    layer = [
+        ("layer.adapter.weight", ["1 H", "1 r"], True, True),
+        ("layer.linear.weight", ["1 H", "1 H"], True, False),
+    ]
+    return Recording({}, {**ends, "layer": layer}, segments, ["0"]).measure(SIZES | {"r": 64})
+
+
+def test_frozen_weights_are_called_where_they_multiply():
+    """Neither the start nor the first adapter has a gradient to pass on."""
+    trace = ModuleTrace(measure_adapters(), LAYERS)
+    assert trace.calls == [0, 1, 2, 3, 4, 5, 6, 7, 7, 6, 5, 4, 3, 2]
+    again = ModuleTrace(measure_adapters(recomputed=True), LAYERS)
+    assert again.calls == [0, 1, 2, 3, 4, 5, 6, 7, 7, 6, 5, 6, 5, 4, 3, 4, 3, 2, 1, 2]
+
+
+def test_frozen_weights_have_neither_masters_nor_gradients():
+    """Shards of 448 + 96 KiB; master, two moments and gradients of 96; a bucket. The adapters persist to the update.
+
+    The head is gathered while the embedding stays, in both passes; its weight is released before the last layer.
+    """
+    state = 544 / 2 + 4 * 96 / 2 + 64
+    found = hold_zero3(measure_adapters(), persistent_elements=64 * 128)
+    assert found["forward"] == found["backward"] == state + 96 + 128 + 64 + 128
+    assert found["optimizer"] == state + 96
+    assert hold_zero3(measure_adapters(recomputed=True), persistent_elements=64 * 128) == found
+
+
+def test_secondary_shards_of_frozen_weights_stay_from_step_to_step():
+    held = HeldMemory()
+    trace = ModuleTrace(measure_adapters(), LAYERS)
+    Zero3Rules(trace, 4, 1024, 64 * 128, 0, 0, 0, 2, False, True, node_shards=2).hold_state(held)
+    assert held.held["parameters"] / KIB == 544 / 4 + 448 / 2
+
+
+def test_copies_that_autocast_keeps_are_not_recorded():
+    measured = measure_tiny()
+    measured.segments["last"][0] = measured.segments["last"][0]._replace(kind="cached copy")
+    with pytest.raises(NotRecorded, match="autocast"):
+        ModuleTrace(measured, LAYERS)
+
+
+def test_a_gradient_of_no_weight_is_not_recorded():
+    measured = measure_tiny()
+    extra = [event._replace(bytes=KIB) for event in measured.segments["head backward"]]
+    measured.segments["head backward"] += extra
+    with pytest.raises(NotRecorded, match="1024 bytes"):
+        hold_zero3(measured)
+
+
+@pytest.mark.parametrize(("segment", "said"), [("second", "copies"), ("second backward", "gradient")])
 def test_products_without_a_copy_or_a_gradient_are_not_recorded(segment, said):
     measured = measure_tiny()
     measured.segments[segment].clear()
