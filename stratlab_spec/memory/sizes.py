@@ -92,6 +92,7 @@ def image_sizes(config: Config, shape: VitShape | None, pictures: Pictures) -> d
         "p": shape.patch,
         "P": patches,
         "P+1": patches + 1,
+        "P32": -(-(patches + 1) // 32) * 32,
         "H": shape.hidden,
         "A": shape.heads,
         "I": shape.mlp,
