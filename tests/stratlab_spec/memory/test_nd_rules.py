@@ -13,7 +13,7 @@ from stratlab_spec.memory.nd_rules import (
     nd_sizes,
     simulate_stages,
 )
-from stratlab_spec.memory.recording import GRADIENT, PLAIN, Allocation, Measured, Weight
+from stratlab_spec.memory.recording import GRADIENT, LAYERS, PLAIN, Allocation, Measured, Weight
 from stratlab_spec.memory.simulation import HeldMemory
 from stratlab_spec.memory.step_prediction import NotRecorded, predict_step
 from stratlab_spec.models.decoder_config import read_shape
@@ -47,10 +47,10 @@ LAYER, BACK = [take(3 * UNIT)], [free(3 * UNIT), NEW, END]
 STEP = Measured(
     segments={
         "start": [take(UNIT)],
-        **{name: LAYER for name in ("first", "middle", "last")},
+        **{name: LAYER for name in LAYERS},
         "head": [take(UNIT)],
         "head backward": [free(UNIT), NEW, END],
-        **{f"{name} backward": BACK for name in ("first", "middle", "last")},
+        **{f"{name} backward": BACK for name in LAYERS},
         "start backward": [free(UNIT), NEW, END],
     },
     weights={"start": weight("embedding"), "layer": weight("w"), "head": weight("head")},

@@ -124,7 +124,7 @@ IN_RULES = {
     *("persistent_elements", "offload"),
 }
 """Of layouts and of single strategies: their rules decide."""
-WITHOUT_EFFECT = {"text_columns", "chat_roles", "long_documents", "clip_norm"}
+WITHOUT_EFFECT = {"text_columns", "chat_roles", "long_documents", "clip_norm", "label_smoothing"}
 """Rows have the same length for every text; gradients are scaled in place."""
 
 
