@@ -1,10 +1,12 @@
 """Recorded steps: sizes as products, what rules hold, mixed layers, and a decision for every setting."""
 
+from dataclasses import replace
+
 import pytest
 
 from stratlab_spec.memory import step_prediction
 from stratlab_spec.memory.profiles import IRRELEVANT
-from stratlab_spec.memory.recording import Recording, Weight, read_recordings, write_recordings
+from stratlab_spec.memory.recording import LAYERS, Recording, Weight, read_recordings, write_recordings
 from stratlab_spec.memory.simulation import HeldMemory, simulate
 from stratlab_spec.memory.step_prediction import PLAIN, NotRecorded, find_layers, find_recording, predict_step
 from stratlab_spec.memory.strategy_rules import ShardedRules, WholeRules
@@ -24,9 +26,8 @@ MODE = {"activation_checkpointing": "none", "chunks": 1}
 
 def build_tiny(setting: str) -> Recording:
     forward, backward = (KEPT, FREED) if setting == "none" else (RECOMPUTED, FREED[:2])
-    layers = ("first", "second", "middle", "last")
     segments = {name: [] for name in ("start", "head", "head backward", "start backward")}
-    segments |= {name: forward for name in layers} | {f"{name} backward": backward for name in layers}
+    segments |= {name: forward for name in LAYERS} | {f"{name} backward": backward for name in LAYERS}
     weights = {"start": [], "layer": [("weight", ["1 H"], True, True)], "head": []}
     return Recording({**MODE, "activation_checkpointing": setting}, weights, segments, ["8 R", "8 R"])
 
@@ -61,6 +62,18 @@ def test_every_second_block_keeps_nothing(tiny):
     assert [len(mixed.segments[f"{at} backward"]) for at in range(5)] == [2, 3, 2, 3, 2]
     few, many = hold(mixed, 5, rows=100), hold(tiny[0], 5, rows=100)
     assert many - few == 3 * 100 * 512
+
+
+@pytest.mark.parametrize("layers", [2, 9])
+def test_copies_that_autocast_keeps_live_to_the_end_of_the_forward_pass(layers):
+    plain = build_tiny("none")
+    cached = {name: [*plain.segments[name], (True, "cached copy", "copies", "2 H")] for name in LAYERS}
+    recording = replace(plain, segments={**plain.segments, **cached})
+    measured = recording.measure({"R": 1, "H": 1024})
+    weights = [Weight("weight", (1024,), True, True)] * layers
+    step = simulate(measured, WholeRules(weights, 0, False, False), layers, 1)
+    assert step.windows["forward"][1]["copies"] == layers * 2048
+    assert step.windows["backward"][1]["copies"] == 0
 
 
 def test_gradients_of_frozen_weights_are_not_held():
