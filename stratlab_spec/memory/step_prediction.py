@@ -36,6 +36,7 @@ from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, 
 from stratlab_spec.memory.zero3_rules import Zero3Rules
 from stratlab_spec.memory.zero3_trace import ModuleTrace
 from stratlab_spec.memory.zero_rules import START_ALIGNMENT, ZeroRules
+from stratlab_spec.models.decoder import FAMILIES, DecoderShape
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import default_image_size, read_vit_shape, registered_name
 from stratlab_spec.models.pictures import MIXED, find_pictures
@@ -120,7 +121,7 @@ def measure_recording(config: Config, split: LayerSplit = WHOLE) -> tuple[Measur
         sizes, chunks = nd_sizes(config, shape, split)
         mode |= {
             "packing": config.packing,
-            "windowed": any(0 < window < config.seq_len for window in shape.windows),
+            "windowed": _needs_windows(config, shape),
             "tied": shape.tied and split.stages == 1,
             "chunks": min(chunks, MOST_CHUNKS),
         }
@@ -137,6 +138,12 @@ def measure_recording(config: Config, split: LayerSplit = WHOLE) -> tuple[Measur
     recording = find_layers(network, mode, vit.layers if vit else 0)
     measured = recording.measure(image_sizes(config, vit, pictures))
     return measured, vit.layers if vit else sum(name.isdecimal() for name in measured.weights)
+
+
+def _needs_windows(config: Config, shape: DecoderShape) -> bool:
+    """Return whether windows change what is allocated; torch's kernel for packed rows only computes less."""
+    narrow = any(0 < window < config.seq_len for window in shape.windows)
+    return narrow and (FAMILIES[shape.family].scores_kept or not config.packing)
 
 
 PLAIN: dict[str, tuple[Any, ...]] = {

@@ -113,13 +113,11 @@ def record_family(family: str, folder: Path) -> Iterator[Recording]:
             )
             for shared, chunks in product(tied, range(1, MOST_CHUNKS + 1))
         }
-        windows = (False, True) if row.window_period and not others else (False,)
+        windows = (False, True) if row.scores_kept and not others else (False,)
         packings = (True,) if others else (True, False)
         for recomputed, packing, windowed in product(RECOMPUTED, packings, windows):
-            if (windowed and not packing) or (
-                lora and recomputed == "selective"
-            ):  # counted where one is asked for
-                continue
+            if (windowed and not packing) or (lora and recomputed == "selective"):
+                continue  # counted where one is asked for
             layers = {"activation_checkpointing": recomputed, "packing": packing, "windowed": windowed}
             key = flavor, lora, *layers.values()
             if layers == plain and precision != "fp16":

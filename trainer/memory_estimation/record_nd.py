@@ -48,7 +48,7 @@ def record_family(family: str, folder: Path) -> Iterator[Recording]:
     row, tied = FAMILIES[family], list_tied(family)
     ways = ((False, False), (True, False), (True, True)) if "tp" in row.dims else ((False, False),)
     methods = ("none", "ulysses", "allgather") if "cp" in row.dims else ("none",)
-    windows = (False, True) if row.window_period else (False,)
+    windows = (False, True) if row.scores_kept else (False,)
     for tp, sequence in ways:
         common = {"flavor": "nd", "precision": "bf16", "lora": False}
         common |= {"tp": tp, "sequence_parallel": sequence}
