@@ -145,7 +145,7 @@ def _compare(needs: Sequence[Need], chosen: Layout, device: float | None) -> Ite
     if len(needs) > MOST_LAYOUTS:
         yield f"and {len(needs) - MOST_LAYOUTS} more"
     yield ""
-    yield "GiB of the fullest device as `stratlab predict` has it, from an operations file. Where there is none,"
+    yield "GiB of the fullest device as `stratlab predict` has it. Where it does not answer,"
     yield f"{STATE}: weights, gradients and optimizer state are the least that it needs. * = chosen."
 
 
