@@ -30,6 +30,8 @@ class OptimizerRow:
     """Tensors of the size of the trained parameters, in fp32, that it always keeps."""
     moments_with: Mapping[str, int]
     """Setting -> how many more it keeps if the setting is not zero or false."""
+    counts_steps: bool
+    """Whether it also keeps a number of its steps for each parameter."""
 
 
 OPTIMIZERS: dict[str, OptimizerRow] = {
@@ -37,9 +39,13 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
         arguments={"momentum": ("momentum",), "nesterov": ("nesterov",)},
         moments=0,
         moments_with={"momentum": 1},
+        counts_steps=False,
     ),
     "adamw": OptimizerRow(
-        arguments={"betas": ("beta1", "beta2"), "eps": ("eps",)}, moments=2, moments_with={}
+        arguments={"betas": ("beta1", "beta2"), "eps": ("eps",)},
+        moments=2,
+        moments_with={},
+        counts_steps=True,
     ),
 }
 SHARED = ("lr", "weight_decay")
@@ -50,6 +56,11 @@ ARGUMENTS = (*SHARED, *(name for row in OPTIMIZERS.values() for name in row.argu
 def list_own_settings(optimizer: str) -> tuple[str, ...]:
     """Return settings that this optimizer has and the other ones have not."""
     return tuple(setting for settings in OPTIMIZERS[optimizer].arguments.values() for setting in settings)
+
+
+def counts_steps(config: Settings) -> bool:
+    """Return whether the run's optimizer keeps a number of its steps for each parameter."""
+    return OPTIMIZERS[config.optimizer].counts_steps
 
 
 def count_moments(config: Settings) -> int:

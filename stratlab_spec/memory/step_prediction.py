@@ -40,7 +40,7 @@ from stratlab_spec.models.decoder import FAMILIES, DecoderShape
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import default_image_size, read_vit_shape, registered_name
 from stratlab_spec.models.pictures import MIXED, find_pictures
-from stratlab_spec.registry import count_moments
+from stratlab_spec.registry import count_moments, counts_steps
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import (
@@ -258,7 +258,8 @@ def build_rules(
     copies = _update_copies(config)
     if config.strategy in ("single", "ddp"):
         bucketed = config.strategy == "ddp"
-        return WholeRules(list_weights(measured, layers), moments, accumulates, bucketed, copies)
+        every, steps = list_weights(measured, layers), counts_steps(config)
+        return WholeRules(every, moments, accumulates, bucketed, copies, counts_steps=steps)
     if config.strategy in ("fsdp", "hsdp", "nd"):
         kind = SplitRules if config.strategy == "nd" else ShardedRules
         return kind(
@@ -329,6 +330,7 @@ def _describe_shards(config: Config, axes: Any) -> dict[str, Any]:
     return {
         "shards": axes.dp_shard * axes.cp,
         "moments": count_moments(config),
+        "counts_steps": counts_steps(config),
         "update_copies": _update_copies(config),
         "half": config.precision in ("auto", "bf16", "fp16"),
         "offloads": config.offload == "all",

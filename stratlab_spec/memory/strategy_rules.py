@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from stratlab_spec.memory.recording import BACKWARD, Measured, Weight, round_up
+from stratlab_spec.memory.recording import BACKWARD, BLOCK_BYTES, Measured, Weight, round_up
 from stratlab_spec.memory.simulation import HeldMemory
 
 FP32, HALF = 4, 2
@@ -33,6 +33,8 @@ class WholeRules:
     """ddp."""
     update_copies: int = 0
     """Copies of all gradients that the optimizer's step takes."""
+    counts_steps: bool = False
+    """The optimizer keeps a number of its steps for each weight (AdamW)."""
     copies: bool = True
     repeats: bool = True
 
@@ -40,7 +42,8 @@ class WholeRules:
         sizes = [FP32 * weight.elements for weight in self.weights]
         trained = [round_up(FP32 * weight.elements) for weight in self.weights if weight.trains]
         held.take("parameters", sum(map(round_up, sizes)))
-        held.take("optimizer state", self.moments * sum(trained))
+        counters = self.counts_steps * BLOCK_BYTES * len(trained)
+        held.take("optimizer state", self.moments * sum(trained) + counters)
         if self.bucketed:
             held.take("gradient buckets", sum(trained))
         elif self.accumulates:
@@ -86,6 +89,7 @@ class ShardedRules:
     """hsdp: the sum over micro-batches stays on the device until replicas add theirs."""
     completes: bool = True
     """It is the last micro-batch."""
+    counts_steps: bool = False
     copies: bool = False
     repeats: bool = True
 
@@ -130,7 +134,8 @@ class ShardedRules:
         every = [*self.root, *chain.from_iterable(self.blocks)]
         held.keep("parameters", sum(round_up(FP32 * self._shard(one)) for one in every), self.offloads)
         trained = [round_up(FP32 * self._shard(one)) for one in every if one.trains]
-        held.keep("optimizer state", self.moments * sum(trained), self.offloads)
+        counters = self.counts_steps * BLOCK_BYTES * len(trained)
+        held.keep("optimizer state", self.moments * sum(trained) + counters, self.offloads)
         if self.accumulates:
             shards = sum(shard for _, shard in self._reduce.values())
             held.keep("gradients", shards, self.offloads and not self.replicated)
