@@ -12,7 +12,7 @@ trainer's pods.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from stratlab_spec.schedule import count_micro_batches
 
 MOST_ROWS = 1 << 16
 """Larger micro-batches are not looked for."""
+MOST_GUESSES = 8
+"""Before the search for the largest micro-batch takes halves."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,30 @@ class Prediction:
         }
 
 
+def find_largest(peak_bytes: Callable[[int], int], device: Device) -> int:
+    """Return the most rows of a micro-batch, at most MOST_ROWS, that fit; 0 = not even one.
+
+    Memory grows nearly linearly with rows: the line through two questions names the next one. After a few, halves do.
+    """
+    fits, held = 1, peak_bytes(1)
+    if device.judge(held) is not Verdict.FITS:
+        return 0
+    too_many, guess, asked = MOST_ROWS + 1, 2, 0
+    while fits + 1 < too_many:
+        if asked > MOST_GUESSES:
+            guess = (fits + too_many) // 2
+        rows = min(max(guess, fits + 1), too_many - 1)
+        found = peak_bytes(rows)
+        slope = max(1.0, (found - held) / (rows - fits))
+        if device.judge(found) is Verdict.FITS:
+            fits, held = rows, found
+        else:
+            too_many = rows
+        guess = fits + int((device.most_bytes - held) / slope)
+        asked += 1
+    return fits
+
+
 def predict(question: Question, file: OperationsFile | Simulated, device_gib: float) -> Prediction:
     """Return the answer of a file that answers `question` (OperationsFile.misses), without advice."""
     device = Device(device_gib, count_groups(file, question.ranks))
@@ -120,13 +146,8 @@ def predict(question: Question, file: OperationsFile | Simulated, device_gib: fl
     def peak(rows: int) -> Peak:
         return file.peak(rows, question.ranks, question.layers)
 
-    def is_too_large(rows: int) -> bool:
-        return device.judge(peak(rows).total) is not Verdict.FITS
-
-    held, bound = peak(question.rows), 1
-    while bound < MOST_ROWS and not is_too_large(bound):
-        bound *= 2
-    largest = bisect_left(range(bound + 1), x=True, lo=bound // 2 + 1, key=is_too_large) - 1
+    held = peak(question.rows)
+    largest = find_largest(lambda rows: peak(rows).total, device)
     host = file.window(HOST, held.rank, question.rows, question.ranks, question.layers)
     verdict = device.judge(held.total)
     return Prediction(question, file, device, held, host, peak(1), verdict, largest)

@@ -3,8 +3,8 @@
     list_candidates ─▶ measure_needs ─▶ choose_layout: the first one that is not known to exceed the device
 
 The need comes from an operations file or recorded steps. Without both it is at least the model's state, which a
-process holds between two steps (model_state.py). `fit_problems` rejects by the state only, before torch is imported. Activations come on
-top, so that a rejected run cannot work, and an accepted one may still run out of memory.
+process holds between two steps (model_state.py). `fit_problems` rejects by the state only, before torch is imported.
+Activations come on top, so that a rejected run cannot work, and an accepted one may still run out of memory.
 """
 
 from __future__ import annotations

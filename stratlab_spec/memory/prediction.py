@@ -82,6 +82,11 @@ class Device:
         """Return the need on the device for a peak of the engines, including the allocator's overhead."""
         return RESERVED_PER_ALLOCATED * peak_bytes / GIB + self.fixed_gib
 
+    @property
+    def most_bytes(self) -> float:
+        """Return the largest peak of the engines that fits."""
+        return (GATE * self.gib - self.fixed_gib) * GIB / RESERVED_PER_ALLOCATED
+
     def judge(self, peak_bytes: int) -> Verdict:
         needed = self.needs_gib(peak_bytes)
         if needed <= GATE * self.gib:

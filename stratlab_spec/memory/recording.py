@@ -156,6 +156,9 @@ class Measured:
         default_factory=dict, compare=False, repr=False
     )
 
+    traces: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Number of layers -> zero3_trace.ModuleTrace."""
+
     def parts(self, segment: str, copies: bool, products: bool = False) -> list[Stretch | Allocation]:
         """Return a segment's events, those of activations as runs.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from stratlab_spec.memory.recording import BACKWARD, CACHED, COPY, Allocation, Measured, Stretch, name_layer
 
@@ -127,8 +127,7 @@ class HeldMemory:
                 self.take(part.cause, part.bytes)
                 self._cached[part.cause] += part.bytes
             elif part.kind == COPY:
-                assert isinstance(rules, ProductRules)
-                self._copy(part, rules)
+                self._copy(part, cast(ProductRules, rules))  # others have no copies apart (Measured.parts)
             elif part.taken:
                 rules.take_gradient(self, part.bytes)
             else:

@@ -304,7 +304,7 @@ def _build_zero3(
         reuse = block * (1 if config.activation_checkpointing == NONE else 2)
         live = outside + (1 + config.prefetch_blocks) * block
     return Zero3Rules(
-        ModuleTrace(measured, layers),
+        measured.traces.get(layers) or _keep_trace(measured, layers),
         shards=shards,
         bucket_elements=_bucket_elements(config, total),
         persistent_elements=config.persistent_elements,
@@ -318,6 +318,11 @@ def _build_zero3(
         node_shards=per_node if hpz else 0,
         offload=config.offload,
     )
+
+
+def _keep_trace(measured: Measured, layers: int) -> ModuleTrace:
+    trace = measured.traces[layers] = ModuleTrace(measured, layers)
+    return trace
 
 
 def _bucket_elements(config: Config, total: int) -> int:

@@ -65,7 +65,10 @@ class ModuleTrace:
         self.whole_bytes = [round_up(FP32 * weight.elements) for weight in self.weights]
         self.copied_bytes = [round_up(HALF * weight.elements) for weight in self.weights]
         """In 16 bits."""
-        self.embedding = next(at for at in self.places[START] if self.weights[at].product)
+        embedding = next((at for at in self.places[START] if self.weights[at].product), None)
+        if embedding is None:
+            raise NotRecorded("stage 3 of a network whose first layer is no part of its start")
+        self.embedding = embedding
         self.head = next((at for at in self.places[HEAD] if self.weights[at].product), self.embedding)
         self._list_calls()
         sizes = (self.weights[weight].elements for weight in self.calls)
