@@ -13,7 +13,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -100,6 +100,7 @@ class Recording:
     _measured: dict[tuple[tuple[str, int], ...], Measured] = field(
         default_factory=dict, compare=False, repr=False
     )
+    _traces: dict[Any, dict[int, Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def measure(self, sizes: Mapping[str, int]) -> Measured:
         """Return it with sizes in whole blocks; the last few are kept."""
@@ -129,7 +130,9 @@ class Recording:
             ]
             for place, rows in self.weights.items()
         }
-        return Measured(segments, weights, sum(map(measured, self.data)))
+        shapes = tuple((place, tuple(rows)) for place, rows in weights.items())
+        traces = self._traces.setdefault(shapes, {})
+        return Measured(segments, weights, sum(map(measured, self.data)), traces)
 
 
 class Stretch(NamedTuple):
@@ -152,12 +155,11 @@ class Measured:
     segments: Mapping[str, list[Allocation]]
     weights: Mapping[str, list[Weight]]
     data_bytes: int
+    traces: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Number of layers -> zero3_trace.ModuleTrace; of all batches of a model, because it depends on weights only."""
     _parts: dict[tuple[str, bool, bool], list[Stretch | Allocation]] = field(
         default_factory=dict, compare=False, repr=False
     )
-
-    traces: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Number of layers -> zero3_trace.ModuleTrace."""
 
     def parts(self, segment: str, copies: bool, products: bool = False) -> list[Stretch | Allocation]:
         """Return a segment's events, those of activations as runs.
@@ -218,20 +220,43 @@ def name_layer(recorded: Mapping[str, Any], layer: int, layers: int) -> str:
     return "last" if layer == layers - 1 else "middle" if layer > 1 else LAYERS[layer]
 
 
+class Segments(Mapping[str, list[tuple[bool, str, str, str]]]):
+    """A recording's events by segment, unpacked when one is asked for: a question needs one of a hundred recordings."""
+
+    def __init__(
+        self, places: Mapping[str, int], unpack: Callable[[int], list[tuple[bool, str, str, str]]]
+    ) -> None:
+        self._places, self._unpack = places, unpack
+
+    def __getitem__(self, name: str) -> list[tuple[bool, str, str, str]]:
+        return self._unpack(self._places[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
 def read_recordings(path: Path) -> list[Recording]:
     """Return the recordings of one file, as `write_recordings` has written them."""
     with gzip.open(path, "rt") as file:
         content = json.load(file)
     sizes, kinds, causes = content["sizes"], content["kinds"], content["causes"]
-    parts = [
-        [(row > 0, kinds[abs(row) % 4], causes[abs(row) // 4 % 16], sizes[abs(row) // 64]) for row in part]
-        for part in content["parts"]
-    ]
+    parts = content["parts"]
+
+    @cache
+    def unpack(at: int) -> list[tuple[bool, str, str, str]]:
+        return [
+            (row > 0, kinds[abs(row) % 4], causes[abs(row) // 4 % 16], sizes[abs(row) // 64])
+            for row in parts[at]
+        ]
+
     return [
         Recording(
             one["settings"],
             {place: [tuple(row) for row in rows] for place, rows in one["weights"].items()},
-            {name: parts[part] for name, part in one["segments"].items()},
+            Segments(one["segments"], unpack),
             one["data"],
         )
         for one in content["recordings"]

@@ -107,6 +107,11 @@ class Zero3Rules:
         DeepSpeed decides in the first pass that knows the trace, the second one, and remembers it (lru_cache of
         __params_to_release). If that is in the first step, what persists is not gathered before, and counts as live.
         """
+        limits = self.prefetch_elements, self.live_elements, self.reuse_elements, self.persistent_elements
+        known = (*limits, self.shards > 1, self.accumulates, self.keeps_embedding)
+        if known in self.trace.stays:
+            self._stays = dict(self.trace.stays[known])
+            return
         nothing = HeldMemory()
         self._begin_pass()
         if self.accumulates:
@@ -116,6 +121,7 @@ class Zero3Rules:
             if place not in self.trace.early:
                 self._release(nothing)
         self._secondary.clear()
+        self.trace.stays[known] = dict(self._stays)
 
     def _fetch(self, held: HeldMemory) -> None:
         """Gather the next module's weight, wait for it, then gather further ones."""

@@ -42,6 +42,7 @@ class ModuleTrace:
         early: calls in the backward pass after which their layer is computed again.
         next_use: of each call, the next one of the same weight; None = there is none.
         elements_before: of all weights called before a call.
+        stays: DeepSpeed's limits -> call -> whether its weight stays (zero3_rules.py).
 
     Raises:
         NotRecorded: the recording's products or gradients are not those of its weights.
@@ -52,6 +53,7 @@ class ModuleTrace:
     places: dict[int, list[int]] = field(default_factory=dict)
     weights: list[Weight] = field(default_factory=list)
     early: set[int] = field(default_factory=set)
+    stays: dict[tuple[int, ...], dict[int, bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, events in self.measured.segments.items():
