@@ -30,6 +30,7 @@ DEARER: dict[str, tuple[float, str]] = {
     ),
     "tests/trainer/models/longer/test_compiled.py": (4.0, "it compiles"),
     "tests/trainer/counting/test_memory_profile.py::test_nothing_is_left": (8.0, "a program imports torch"),
+    "tests/trainer/counting/longer/test_recorded": (6.0, "each counts a whole step of an engine"),
     "tests/mutants/longer/test_mutants.py::test_pytest_itself": (4.0, "it starts pytest"),
     "tests/trainer/parallel/ranks/test_compiled.py": (
         60.0,
