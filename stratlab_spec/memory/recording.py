@@ -220,7 +220,7 @@ def name_layer(recorded: Mapping[str, Any], layer: int, layers: int) -> str:
     return "last" if layer == layers - 1 else "middle" if layer > 1 else LAYERS[layer]
 
 
-class Segments(Mapping[str, list[tuple[bool, str, str, str]]]):
+class PackedSegments(Mapping[str, list[tuple[bool, str, str, str]]]):
     """A recording's events by segment, unpacked when one is asked for: a question needs one of a hundred recordings."""
 
     def __init__(
@@ -256,7 +256,7 @@ def read_recordings(path: Path) -> list[Recording]:
         Recording(
             one["settings"],
             {place: [tuple(row) for row in rows] for place, rows in one["weights"].items()},
-            Segments(one["segments"], unpack),
+            PackedSegments(one["segments"], unpack),
             one["data"],
         )
         for one in content["recordings"]
