@@ -101,7 +101,7 @@ class Simulated:
         if (rows, layers) not in self._steps:
             step_rows = self.config.micro_batch_size * self.micro_batches
             count = -(-step_rows // rows) if self.micro_batches > 1 else 1
-            least = max(2, self.axes_of_run.pp)  # it accumulates as the run does
+            least = 2 * self.axes_of_run.pp  # it accumulates as the run does
             count = max(count, min(least, self.micro_batches))
             batch = count * rows * self.axes_of_run.dp
             changed = {"micro_batch_size": rows, "global_batch_size": batch}
@@ -135,11 +135,11 @@ def simulate_run(question: Question) -> Simulated:
         config = Config.from_env({f"{PREFIX}RUN": "asked", **env})
         if config.model_path and not Path(config.model_path).is_dir():
             raise NotRecorded(f"model_path={config.model_path}: not on this machine")
-        if not question.global_batch:  # unknown: two micro-batches
+        if not question.global_batch:  # unknown: two micro-batches, or two for each stage of a pipeline
             rows = config.micro_batch_size
             config = config.model_copy(update={"global_batch_size": 2 * rows * question.ranks})
-            share = _resolve(config, question.ranks, per_node).dp
-            config = config.model_copy(update={"global_batch_size": 2 * rows * share})
+            axes = _resolve(config, question.ranks, per_node)
+            config = config.model_copy(update={"global_batch_size": 2 * axes.pp * rows * axes.dp})
         if problems := shape_problems(config, question.ranks, per_node):
             raise CannotStart("; ".join(problems))
         axes = _resolve(config, question.ranks, per_node)
