@@ -147,8 +147,10 @@ class HostRecord(NamedTuple):
 
     strategy: str
     ranks: int
-    segments: Mapping[str, tuple[list[float], int]]
-    """Segment, or `optimizer` -> (HostWork, waits)."""
+    segments: Mapping[str, tuple[list[float], int, Mapping[str, list[int]]]]
+    """Segment, or `optimizer` -> (HostWork, waits, kind -> [bytes, launches] of all operations)."""
+    weights: Mapping[str, list[int]]
+    """`start`, each layer's number, `head` -> [trained weights, their elements]."""
 
 
 @cache
@@ -176,7 +178,7 @@ def read_work(path: Path) -> tuple[list[RecordedWork], list[HostRecord]]:
         )
         for one in content["modes"]
     ]
-    hosts = [HostRecord(name, ranks, segments) for name, ranks, segments in content["hosts"]]
+    hosts = [HostRecord(*one) for one in content["hosts"]]
     return found, hosts
 
 

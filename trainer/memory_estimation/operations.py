@@ -65,6 +65,8 @@ class Work:
     host: HostWork = field(default_factory=HostWork)
     waits: int = 0
     """Times that the host waits for the device."""
+    moved: dict[str, list[int]] = field(default_factory=dict)
+    """Kind -> [bytes, launches] of all operations, the strategy's among them."""
 
 
 WITHOUT_KERNEL = frozenset(
@@ -347,6 +349,9 @@ class OperationWatch(RecordingWatch):
         host.further += one.launches - 1
         host.products += bool(one.factors) and "attention" not in one.kind
         host.packed += one.kind in (kinds.PACKED_ATTENTION, kinds.PACKED_ATTENTION_BACKWARD)
+        moved = self._at.moved.setdefault(one.kind, [0, 0])
+        moved[0] += sum(one.traffic)
+        moved[1] += one.launches
         if not (self._regions and self._regions[-1][0] in OF_STRATEGY):
             self._at.operations.append(one)
 
