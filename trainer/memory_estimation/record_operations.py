@@ -282,9 +282,18 @@ def record_hosts(family: str, folder: Path) -> Iterator[HostRecord]:
             names = _kept_names(found.work, family == "vit" or family not in IMAGES)
             names["optimizer"] = "optimizer"
             rows = {
-                kept: (found.work[one].host.as_list(), found.work[one].waits) for one, kept in names.items()
+                kept: (work.host.as_list(), work.waits, work.moved)
+                for one, kept in names.items()
+                if (work := found.work[one])
             }
-            yield HostRecord(strategy, ranks, rows)
+            weights = {
+                place: [
+                    len(trained := [row for row in alike if row[3]]),
+                    sum(prod(row[1]) for row in trained),
+                ]
+                for place, alike in found.list_weights().items()
+            }
+            yield HostRecord(strategy, ranks, rows, weights)
 
 
 def main(families: Sequence[str]) -> int:
