@@ -142,13 +142,17 @@ def _attention_flops(rows: int, queries: int, keys: int, size: int, halves: int)
     return 4.0 * rows * queries * keys * (64 if size <= 64 else -(-size // 128) * 128) / halves
 
 
+Moved = Mapping[str, list[int]]
+"""Kind -> [bytes, launches]."""
+
+
 class HostRecord(NamedTuple):
-    """What the host does under one strategy, for a model of four layers."""
+    """What the host and the device do under one strategy, for a model of four layers."""
 
     strategy: str
     ranks: int
-    segments: Mapping[str, tuple[list[float], int, Mapping[str, list[int]]]]
-    """Segment, or `optimizer` -> (HostWork, waits, kind -> [bytes, launches] of all operations)."""
+    segments: Mapping[str, tuple[list[float], int, Moved, Moved]]
+    """Segment, or `optimizer` -> HostWork, waits, all operations, those inside a strategy's gathers and reductions."""
     weights: Mapping[str, list[int]]
     """`start`, each layer's number, `head` -> [trained weights, their elements]."""
 

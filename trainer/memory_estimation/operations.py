@@ -66,7 +66,9 @@ class Work:
     waits: int = 0
     """Times that the host waits for the device."""
     moved: dict[str, list[int]] = field(default_factory=dict)
-    """Kind -> [bytes, launches] of all operations, the strategy's among them."""
+    """Kind -> [bytes, launches] of all operations."""
+    gathered: dict[str, list[int]] = field(default_factory=dict)
+    """The same of those inside a strategy's gathers and reductions, which `operations` does not have."""
 
 
 WITHOUT_KERNEL = frozenset(
@@ -349,11 +351,17 @@ class OperationWatch(RecordingWatch):
         host.further += one.launches - 1
         host.products += bool(one.factors) and "attention" not in one.kind
         host.packed += one.kind in (kinds.PACKED_ATTENTION, kinds.PACKED_ATTENTION_BACKWARD)
-        moved = self._at.moved.setdefault(one.kind, [0, 0])
-        moved[0] += sum(one.traffic)
-        moved[1] += one.launches
-        if not (self._regions and self._regions[-1][0] in OF_STRATEGY):
+        _sum_up(self._at.moved, one)
+        if self._regions and self._regions[-1][0] in OF_STRATEGY:
+            _sum_up(self._at.gathered, one)
+        else:
             self._at.operations.append(one)
+
+
+def _sum_up(moved: dict[str, list[int]], one: Operation) -> None:
+    known = moved.setdefault(one.kind, [0, 0])
+    known[0] += sum(one.traffic)
+    known[1] += one.launches
 
 
 def _is_causal(func: Any, args: Sequence[Any]) -> bool:

@@ -283,7 +283,7 @@ def record_hosts(family: str, folder: Path) -> Iterator[HostRecord]:
             names = _kept_names(found.work, family == "vit" or family not in IMAGES)
             names["optimizer"] = "optimizer"
             rows = {
-                kept: (work.host.as_list(), work.waits, work.moved)
+                kept: (work.host.as_list(), work.waits, work.moved, work.gathered)
                 for one, kept in names.items()
                 if (work := found.work[one])
             }
