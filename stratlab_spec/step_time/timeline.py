@@ -60,6 +60,16 @@ class Timeline:
     """Phase -> seconds of the device's time in it."""
 
 
+def _shorten(queue: deque[tuple[int, float, float]], kernels: int) -> float:
+    """Take this many kernels, at most the first entry's, from the queue; return when the last of them ends."""
+    count, start, end = queue.popleft()
+    if count <= kernels:
+        return end
+    reached = start + (end - start) * kernels / count
+    queue.appendleft((count - kernels, reached, end))
+    return reached
+
+
 def play(spans: Sequence[Span]) -> Timeline:
     """Return the time of a step in a row of equal ones."""
     host = device = network = 0.0
@@ -89,9 +99,9 @@ def play(spans: Sequence[Span]) -> Timeline:
                 device = end
                 queue.append((kernels, start, end))
                 ahead += kernels
-                while ahead - queue[0][0] > MOST_AHEAD:
-                    ahead -= queue[0][0]
-                    host = max(host, queue.popleft()[2])
+                while ahead > MOST_AHEAD:
+                    host = max(host, _shorten(queue, ahead - MOST_AHEAD))
+                    ahead = sum(row[0] for row in queue)
                 if part < span.waits:
                     host = max(host, device) + WAIT_S
             found.device_s += span.device_s
