@@ -24,6 +24,8 @@ ELEMENTWISE, COPY, FUSED_OPTIMIZER = "elementwise", "copy", "fused optimizer"
 CONCATENATION, FOREACH = "concatenation", "foreach"
 UP_CAST, BROADCAST, REDUCTION, SOFTMAX = "up-cast", "broadcast", "reduction", "softmax"
 NORM, NORM_BACKWARD, BATCH_NORM, ACTIVATION = "norm", "norm backward", "batch norm", "activation"
+FUSED = "fused"
+"""A chain of others that a compiler has joined."""
 EMBEDDING, POOLING, SCATTER = "embedding", "pooling", "scatter"
 
 SHARES: Mapping[str, float] = {
@@ -32,6 +34,7 @@ SHARES: Mapping[str, float] = {
     FUSED_OPTIMIZER: 0.83,
     CONCATENATION: 0.8,
     FOREACH: 0.8,
+    FUSED: 0.65,
 }
 """Kind -> share of the copy bandwidth."""
 CAPS_TB_PER_S: Mapping[str, float] = {

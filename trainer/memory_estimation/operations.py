@@ -9,7 +9,7 @@ Rules for kinds and traffic are stratlab_spec/step_time/kernels.py's. A kernel's
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import FrameType
@@ -57,11 +57,17 @@ class HostWork:
         return [self.launches, self.products, self.further, self.views, self.calls, self.packed]
 
 
+Touched = dict[int, int]
+"""Storage, by a number of its own -> bytes."""
+
+
 @dataclass
 class Work:
     """A segment."""
 
     operations: list[Operation] = field(default_factory=list)
+    touched: list[tuple[Touched, Touched]] = field(default_factory=list)
+    """What each operation reads and writes."""
     host: HostWork = field(default_factory=HostWork)
     waits: int = 0
     """Times that the host waits for the device."""
@@ -237,6 +243,60 @@ def _describe_convolution(name: str, ins: Sequence[Tensor], outs: Sequence[Tenso
     return Operation(kind, launches, (result.numel(), prod(weight.shape[1:]), passes), traffic)
 
 
+FUSIBLE = frozenset(
+    {
+        *(kinds.ELEMENTWISE, kinds.COPY, kinds.UP_CAST, kinds.BROADCAST, kinds.ACTIVATION, kinds.NORM),
+        *(kinds.NORM_BACKWARD, kinds.REDUCTION, kinds.CONCATENATION, kinds.SOFTMAX),
+    }
+)
+"""Kinds that a compiler joins to one kernel, if no other kernel stands between."""
+OWN_LAUNCH = frozenset({kinds.REDUCTION, kinds.NORM_BACKWARD})
+"""Kinds that end a kernel: their result needs all of it."""
+
+
+def fuse(work: Mapping[str, Work], segment: str) -> list[Operation]:
+    """Return a segment's operations as a compiler joins them: a chain reads its outer inputs, writes its outer outputs.
+
+    An output is outer if an operation outside its chain reads it, or none does (it is kept for the backward pass).
+    """
+    readers: dict[int, set[tuple[str, int]]] = {}
+    chains = {name: _number_chains(one.operations) for name, one in work.items()}
+    for name, one in work.items():
+        for chain, (reads, _) in zip(chains[name], one.touched, strict=True):
+            for storage in reads:
+                readers.setdefault(storage, set()).add((name, chain))
+    mine = work[segment]
+    found: list[Operation] = []
+    rows = list(zip(chains[segment], mine.operations, mine.touched, strict=True))
+    for chain in dict.fromkeys(chains[segment]):
+        members = [(one, touched) for number, one, touched in rows if number == chain]
+        if members[0][0].kind not in FUSIBLE or members[0][0].accumulates:
+            found += [one for one, _ in members]
+            continue
+        inner: set[int] = set()
+        traffic: dict[int, int] = {}
+        for _, (reads, writes) in members:
+            traffic |= {storage: size for storage, size in reads.items() if storage not in inner}
+            inner |= writes.keys()
+        for _, (_, writes) in members:
+            for storage, size in writes.items():
+                if readers.get(storage, set()) != {(segment, chain)}:
+                    traffic[storage] = size
+        launches = 1 + sum(one.kind in OWN_LAUNCH for one, _ in members[:-1])
+        found.append(Operation(kinds.FUSED, launches, traffic=tuple(traffic.values())))
+    return found
+
+
+def _number_chains(operations: Sequence[Operation]) -> list[int]:
+    numbers: list[int] = []
+    before = False
+    for one in operations:
+        joins = one.kind in FUSIBLE and not one.accumulates
+        numbers.append(numbers[-1] if joins and before else len(numbers))
+        before = joins
+    return numbers
+
+
 OWN_FILES = (
     *("torch/_subclasses/", "torch/utils/_python_dispatch", "torch/_prims", "torch/_refs", "torch/_decomp"),
     *("torch/_meta_reg", "/trainer/memory_estimation/", "torch/utils/_pytree", "torch/utils/_stats"),
@@ -310,7 +370,7 @@ class OperationWatch(RecordingWatch):
 
     def multiply(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """Note a product that a count does not make."""
-        self._add(_describe_product((a, b), (out,)))
+        self._add(_describe_product((a, b), (out,)), (a, b), (out,))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
@@ -343,9 +403,9 @@ class OperationWatch(RecordingWatch):
         node = torch._C._current_autograd_node()
         if node is not None and node.name() == "torch::autograd::AccumulateGrad":
             one = one._replace(accumulates=True)
-        self._add(one)
+        self._add(one, ins, outs)
 
-    def _add(self, one: Operation) -> None:
+    def _add(self, one: Operation, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
         host = self._at.host
         host.launches += 1
         host.further += one.launches - 1
@@ -356,6 +416,14 @@ class OperationWatch(RecordingWatch):
             _sum_up(self._at.gathered, one)
         else:
             self._at.operations.append(one)
+            self._at.touched.append((self._touch(ins), self._touch(outs)))
+
+    def _touch(self, tensors: Sequence[Tensor]) -> Touched:
+        found: Touched = {}
+        for one in tensors:
+            if storage := self._find(one):
+                found[id(storage)] = max(found.get(id(storage), 0), _bytes(one))
+        return found
 
 
 def _sum_up(moved: dict[str, list[int]], one: Operation) -> None:

@@ -35,11 +35,11 @@ from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import read_vit_shape
 from stratlab_spec.models.pictures import Pictures, find_pictures
 from stratlab_spec.settings.config import Config
-from stratlab_spec.step_time.recorded_work import HostRecord, RecordedWork, Row, write_work
+from stratlab_spec.step_time.recorded_work import HostRecord, RecordedWork, Row, Segment, write_work
 from stratlab_spec.strategies import STRATEGIES
 from trainer.engines import torch_engine
 from trainer.memory_estimation import fake_cluster, steps
-from trainer.memory_estimation.operations import Operation, OperationWatch, Work
+from trainer.memory_estimation.operations import Operation, OperationWatch, Work, fuse
 from trainer.memory_estimation.record_families import (
     DRAWS,
     EXPERTS_PER_TOKEN,
@@ -131,12 +131,18 @@ def build_work(
     first = draws[0][0]
     segments = {}
     for name, kept in _kept_names(first, bool(settings["repeats"])).items():
-        rows = [[*work[name].operations] for work, _ in draws]
-        if len({tuple((one.kind, one.accumulates) for one in each) for each in rows}) > 1:
-            raise UnequalSteps(f"{name}: {[len(each) for each in rows]} operations")
-        found = [_explain(fit, alike) for alike in zip(*rows, strict=True)]
-        segments[kept] = (found, first[name].host.as_list(), first[name].waits)
+        rows = _explain_all(fit, name, [work[name].operations for work, _ in draws])
+        joined = []
+        if name[0].isdecimal():  # only layers are compiled
+            joined = _explain_all(fit, name, [fuse(work, name) for work, _ in draws])
+        segments[kept] = Segment(rows, first[name].host.as_list(), first[name].waits, joined)
     return RecordedWork(settings, segments)
+
+
+def _explain_all(fit: SizeFit, name: str, draws: Sequence[Sequence[Operation]]) -> list[Row]:
+    if len({tuple((one.kind, one.accumulates, len(one.traffic)) for one in each) for each in draws}) > 1:
+        raise UnequalSteps(f"{name}: {[len(each) for each in draws]} operations")
+    return [_explain(fit, alike) for alike in zip(*draws, strict=True)]
 
 
 def _explain(fit: SizeFit, alike: Sequence[Operation]) -> Row:
