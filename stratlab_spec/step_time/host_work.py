@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratlab_spec.memory.recording import BACKWARD, LAYERS
+from stratlab_spec.memory.recording import BACKWARD
 from stratlab_spec.models.decoder import FAMILIES
 from stratlab_spec.step_time.kernels import Card, Kernel, kernel_seconds
 from stratlab_spec.step_time.recorded_work import HostRecord, HostWork, find_host
@@ -40,6 +40,15 @@ class Host:
     call_us: float = 0.3
     packed_us: float = 275.0
     """Of a call of packed attention, above the launch."""
+
+    compiled_launch_us: float = 8.7
+    compiled_pass_us: float = 120.0
+    """Of a compiled layer's forward or backward pass: its guards and its entry."""
+
+    def compiled_seconds(self, kernels: int, packed: float) -> float:
+        """Return the time for a pass of a compiled layer."""
+        issued = kernels * self.compiled_launch_us + packed * self.packed_us
+        return self.scale * (issued + self.compiled_pass_us) / 1e6
 
     def seconds(self, work: HostWork, forward: bool) -> float:
         """Return the time for a segment's work."""
@@ -108,8 +117,8 @@ def _merge(record: HostRecord) -> HostRecord:
                 total[kind] = [before[0] + size, before[1] + launches]
         merged = [a + b for a, b in zip(known, work, strict=True)]
         found[name] = (merged, count + waits, sums[0], sums[1])
-    weights = [sum(row[at] for row in record.weights.values()) for at in range(2)]
-    return HostRecord(record.strategy, record.ranks, found, {"layer": weights})
+    every = record.weights["all"]
+    return HostRecord(record.strategy, record.ranks, found, {"layer": every, "all": every})
 
 
 def _scale(
@@ -134,11 +143,12 @@ def _scale(
 
 def _count_trained(record: HostRecord, segment: str) -> Trained:
     place = segment.removesuffix(BACKWARD)
-    if place == "optimizer":
-        rows = list(record.weights.values())
-        return Trained(sum(row[0] for row in rows), sum(row[1] for row in rows))
-    number = {name: str(at) for at, name in enumerate(LAYERS)}.get(place, place)
-    return Trained(*record.weights.get(number, [0, 0]))
+    row = (
+        record.weights["all"]
+        if place == "optimizer"
+        else record.weights.get(place, record.weights.get("layer"))
+    )
+    return Trained(*(row or record.weights["all"]))
 
 
 def _subtract(a: Mapping[str, list[int]], b: Mapping[str, list[int]]) -> dict[str, list[int]]:

@@ -89,7 +89,7 @@ def predict_step_time(
         links_of(card.name, network),
         reduce_bucket_bytes(config),
     )
-    builder = _Spans(work, kernels, surcharges, card, host or Host(), collectives)
+    builder = _Spans(work, kernels, surcharges, card, host or Host(), collectives, config.compile)
     spans: list[Span] = []
     for index in range(micro_batches):
         adds = index > 0 or config.strategy in ALWAYS_ADDED
@@ -126,14 +126,15 @@ def measure_work(config: Config, document_tokens: int) -> tuple[str, RecordedWor
         tokens = config.micro_batch_size * config.seq_len
         loss = count_pieces(tokens, config.loss_chunk_tokens, ROWS_AT_ONCE)
         work = find_work(family, mode | {"packing": config.packing})
-        return family, work, work.measure(sizes, loss, min(document_tokens, config.seq_len))
+        document = min(document_tokens, config.seq_len)
+        return family, work, work.measure(sizes, loss, document, config.compile)
     vit, pictures = read_vit_shape(config), find_pictures(config)
     family = "vit" if vit else registered_name(config)
     work = find_work(family, mode | {"mixed": config.augment in MIXED})
     sizes = image_sizes(config, vit, pictures)
     if vit:
         sizes["D"] = vit.hidden // vit.heads
-    return family, work, work.measure(sizes, count_pieces(1, 1, 1), 0)
+    return family, work, work.measure(sizes, count_pieces(1, 1, 1), 0, config.compile)
 
 
 def _count_trained(measured: Measured, layers: int) -> dict[str, Trained]:
@@ -161,6 +162,7 @@ class _Spans:
     card: Card
     host: Host
     collectives: StrategyCollectives
+    compiled: bool
 
     def list_micro_batch(self, layers: int, adds: bool, completes: bool, copy_s: float) -> Iterator[Span]:
         """Yield the spans of a forward and a backward pass."""
@@ -187,15 +189,19 @@ class _Spans:
             kernels += added
         else:
             work = work.plus(HostWork(launches=len(self.kernels.get(f"{segment}+", ()))), -1)
-        if known:
-            work = work.plus(known.host)
+        compiled = self.compiled and segment in self.work.segments and bool(self.work.segments[segment].fused)
+        if compiled:
+            issued = self.host.compiled_seconds(len(kernels), work.packed)
+            host_s = issued + (self.host.seconds(known.host, False) if known else 0.0)
+        else:
+            host_s = self.host.seconds(work.plus(known.host) if known else work, phase == "forward")
         transfers = self.collectives.span(place, phase, completes)
         return Span(
             segment,
             phase,
             sum_seconds(kernels, self.card),
             sum(kernel.launches for kernel in kernels),
-            self.host.seconds(work, phase == "forward"),
+            host_s,
             known.waits if known else 0,
             transfers.needs_s,
             transfers.sends_s,

@@ -158,14 +158,14 @@ Moved = Mapping[str, list[int]]
 
 
 class HostRecord(NamedTuple):
-    """What the host and the device do under one strategy, for a model of four layers."""
+    """What the host and the device do under one strategy, for a model of six layers, or a network of fixed ones."""
 
     strategy: str
     ranks: int
     segments: Mapping[str, tuple[list[float], int, Moved, Moved]]
     """Segment, or `optimizer` -> HostWork, waits, all operations, those inside a strategy's gathers and reductions."""
     weights: Mapping[str, list[int]]
-    """`start`, each layer's number, `head` -> [trained weights, their elements]."""
+    """`start`, `layer` or each layer's number, `head`, `all` -> [trained weights, their elements]."""
 
 
 @cache
