@@ -30,7 +30,7 @@ from stratlab_spec.step_time.host_work import (
     sum_seconds,
 )
 from stratlab_spec.step_time.kernels import Card, Kernel
-from stratlab_spec.step_time.recorded_work import HostWork, RecordedWork, count_pieces, find_work
+from stratlab_spec.step_time.recorded_work import FIRST, HostWork, RecordedWork, count_pieces, find_work
 from stratlab_spec.step_time.strategy_collectives import StrategyCollectives
 from stratlab_spec.step_time.timeline import Span, Timeline, play
 
@@ -88,8 +88,11 @@ def predict_step_time(
         per_node,
         links_of(card.name, network),
         reduce_bucket_bytes(config),
+        card.copy_tb_per_s * 1e12,
     )
-    builder = _Spans(work, kernels, surcharges, card, host or Host(), collectives, config.compile)
+    builder = _Spans(
+        work, kernels, surcharges, card, host or Host(), collectives, config.compile, micro_batches
+    )
     spans: list[Span] = []
     for index in range(micro_batches):
         adds = index > 0 or config.strategy in ALWAYS_ADDED
@@ -163,6 +166,7 @@ class _Spans:
     host: Host
     collectives: StrategyCollectives
     compiled: bool
+    micro_batches: int
 
     def list_micro_batch(self, layers: int, adds: bool, completes: bool, copy_s: float) -> Iterator[Span]:
         """Yield the spans of a forward and a backward pass."""
@@ -174,6 +178,15 @@ class _Spans:
             if f"{name}{BACKWARD}" in self.work.segments:
                 yield self.build(f"{name}{BACKWARD}", name, "backward", adds, completes)
 
+    def _find_surcharge(self, segment: str, place: str, phase: str, completes: bool) -> Surcharge | None:
+        """Return what the strategy adds: gathers of the first micro-batch, reductions of the last one."""
+        if phase == "optimizer":
+            return self.surcharges[segment]
+        part = BACKWARD * segment.endswith(BACKWARD)
+        if not completes or (self.micro_batches == 1 and phase == "forward"):
+            part += FIRST
+        return self.surcharges.get(place + part) or self.surcharges.get(f"layer{part}")
+
     def build(self, segment: str, place: str, phase: str, adds: bool, completes: bool) -> Span:
         """Return a segment's span.
 
@@ -181,7 +194,7 @@ class _Spans:
             adds: gradients to those of an earlier micro-batch.
             completes: it is the last micro-batch.
         """
-        known = self.surcharges.get(segment)
+        known = self._find_surcharge(segment, place, phase, completes)
         kernels = [*self.kernels.get(segment, ()), *(known.kernels if known else ())]
         work = self.work.host(segment) if segment in self.work.segments else HostWork()
         if adds:

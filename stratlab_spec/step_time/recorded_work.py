@@ -153,6 +153,8 @@ def _attention_flops(rows: int, queries: int, keys: int, size: int, halves: int)
     return 4.0 * rows * queries * keys * (64 if size <= 64 else -(-size // 128) * 128) / halves
 
 
+FIRST = ", first micro-batch"
+"""Ends the name of a segment of a host record; the others are of the last micro-batch."""
 Moved = Mapping[str, list[int]]
 """Kind -> [bytes, launches]."""
 

@@ -47,6 +47,7 @@ class StrategyCollectives:
         elements: of all weights of `start`, each `layer` and `head`.
         shards: ranks that share one copy of what is sharded; `replicas`: groups with equal shards.
         bucket_bytes: of ZeRO's reductions.
+        copy_bytes_per_s: of the GPU: read and written bytes.
     """
 
     strategy: str
@@ -56,6 +57,7 @@ class StrategyCollectives:
     per_node: int
     links: Links
     bucket_bytes: int
+    copy_bytes_per_s: float
 
     @property
     def _inner(self) -> Group:
@@ -67,6 +69,8 @@ class StrategyCollectives:
         return Group(ranks, min(ranks, self.per_node))
 
     def _seconds(self, kind: str, size_bytes: float, group: Group, bucket_bytes: float = 0) -> float:
+        if group.ranks == 1:  # NCCL copies the tensor
+            return 2 * size_bytes / self.copy_bytes_per_s
         messages = ceil(size_bytes / bucket_bytes) if bucket_bytes else 1
         return messages * collective_seconds(kind, size_bytes / max(1, messages), group, self.links)
 

@@ -330,7 +330,7 @@ class CallCounter:
 
 
 class OperationWatch(RecordingWatch):
-    """Also list the operations of the last micro-batch, by segment, and the host's work.
+    """Also list the operations of the last micro-batch of a step, by segment, and the host's work.
 
     Args:
         counts_calls: count Python calls, which takes time.
@@ -339,6 +339,8 @@ class OperationWatch(RecordingWatch):
     def __init__(self, counts_calls: bool = False) -> None:
         super().__init__()
         self.work: dict[str, Work] = {}
+        self.first: dict[str, Work] = {}
+        """The same of the first micro-batch."""
         self._at = Work()
         self._counter = CallCounter() if counts_calls else None
 
@@ -346,6 +348,7 @@ class OperationWatch(RecordingWatch):
         super()._enter(segment)
         self._take_calls()
         self._at = self.work[segment] = Work()  # of the last micro-batch
+        self.first.setdefault(segment, self._at)
         if segment == "start" and self._counter:
             sys.setprofile(self._counter)
 

@@ -35,7 +35,7 @@ from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import read_vit_shape
 from stratlab_spec.models.pictures import Pictures, find_pictures
 from stratlab_spec.settings.config import Config
-from stratlab_spec.step_time.recorded_work import HostRecord, RecordedWork, Row, Segment, write_work
+from stratlab_spec.step_time.recorded_work import FIRST, HostRecord, RecordedWork, Row, Segment, write_work
 from stratlab_spec.strategies import STRATEGIES
 from trainer.engines import torch_engine
 from trainer.memory_estimation import fake_cluster, steps
@@ -296,9 +296,10 @@ def record_hosts(family: str, folder: Path) -> Iterator[HostRecord]:
             names = _kept_names(found.work, HOST_LAYERS if repeats else {})
             names["optimizer"] = "optimizer"
             rows = {
-                kept: (work.host.as_list(), work.waits, work.moved, work.gathered)
-                for one, kept in names.items()
-                if (work := found.work[one])
+                kept + part: (one.host.as_list(), one.waits, one.moved, one.gathered)
+                for part, work in ((FIRST, found.first), ("", found.work))
+                for name, kept in names.items()
+                if (one := work[name])
             }
             weights = _count_weights(found.list_weights(), repeats)
             yield HostRecord(strategy, ranks, rows, weights)
