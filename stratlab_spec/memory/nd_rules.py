@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratlab_spec.layout.axes import Axes
-from stratlab_spec.memory.recording import BACKWARD, Measured, Stretch, round_up
+from stratlab_spec.memory.recording import BACKWARD, FP32, HALF, Measured, Stretch, round_up
 from stratlab_spec.memory.simulation import HeldMemory, StepMemory, play_segments
 from stratlab_spec.memory.sizes import ROWS_AT_ONCE, decoder_sizes
-from stratlab_spec.memory.strategy_rules import FP32, HALF, ROOT, ShardedRules, list_blocks
+from stratlab_spec.memory.strategy_rules import ROOT, ShardedRules, list_blocks
 from stratlab_spec.models.decoder import DecoderShape, split_layers
 from stratlab_spec.settings.config import Config
 

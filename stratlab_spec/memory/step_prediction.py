@@ -23,6 +23,7 @@ from stratlab_spec.memory.nd_rules import (
 from stratlab_spec.memory.recording import (
     BACKWARD,
     FOLDER,
+    FP32,
     Measured,
     NotRecorded,
     Recording,
@@ -32,9 +33,9 @@ from stratlab_spec.memory.recording import (
 )
 from stratlab_spec.memory.simulation import Rules, StepMemory, simulate
 from stratlab_spec.memory.sizes import MOST_CHUNKS, image_sizes
-from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, list_blocks, list_weights
+from stratlab_spec.memory.strategy_rules import ShardedRules, WholeRules, list_blocks, list_weights
 from stratlab_spec.memory.zero3_rules import Zero3Rules
-from stratlab_spec.memory.zero3_trace import ModuleTrace
+from stratlab_spec.memory.zero3_trace import HEAD, START, ModuleTrace
 from stratlab_spec.memory.zero_rules import START_ALIGNMENT, ZeroRules
 from stratlab_spec.models.decoder import FAMILIES, DecoderShape
 from stratlab_spec.models.decoder_config import read_shape
@@ -294,17 +295,17 @@ def _build_zero3(
         raise NotRecorded(f"activation_checkpointing={SELECTIVE} with {config.strategy}")
     if config.offload == "all" and shards == 1:  # a count has no device, to which each weight is copied
         raise NotRecorded(f"offload={config.offload} with {config.strategy} on one rank")
-    every = list_weights(measured, layers)
-    total = sum(one.elements for one in every)
-    block = max(sum(one.elements for one in group) for group in list_blocks(measured, layers))
-    outside = total - sum(one.elements for group in list_blocks(measured, layers) for one in group)
+    trace = measured.traces.get(layers) or _keep_trace(measured, layers)
+    sizes = trace.elements_of_place
+    total, outside = sum(sizes.values()), sizes[START] + sizes[HEAD]
+    block = max(sizes[at] for at in range(layers))
     # as trainer/engines/deepspeed_config.py
     reuse = live = 2 * total
     if reshards_after_forward(config):
         reuse = block * (1 if config.activation_checkpointing == NONE else 2)
         live = outside + (1 + config.prefetch_blocks) * block
     return Zero3Rules(
-        measured.traces.get(layers) or _keep_trace(measured, layers),
+        trace,
         shards=shards,
         bucket_elements=_bucket_elements(config, total),
         persistent_elements=config.persistent_elements,

@@ -11,10 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from stratlab_spec.memory.recording import BACKWARD, BLOCK_BYTES, Measured, Weight, round_up
+from stratlab_spec.memory.recording import (
+    BACKWARD,
+    BLOCK_BYTES,
+    FORWARD,
+    FP32,
+    HALF,
+    Measured,
+    Weight,
+    round_up,
+)
 from stratlab_spec.memory.simulation import HeldMemory
 
-FP32, HALF = 4, 2
 ROOT = -1
 """The group of all weights outside layers."""
 
@@ -36,12 +44,12 @@ class WholeRules:
     counts_steps: bool = False
     """The optimizer keeps a number of its steps for each weight (AdamW)."""
     copies: bool = True
-    repeats: bool = True
+    follows_products: bool = False
+    repeats: tuple[str, ...] = (FORWARD, BACKWARD)
 
     def hold_state(self, held: HeldMemory) -> None:
-        sizes = [FP32 * weight.elements for weight in self.weights]
-        trained = [round_up(FP32 * weight.elements) for weight in self.weights if weight.trains]
-        held.take("parameters", sum(map(round_up, sizes)))
+        trained = [weight.whole_bytes for weight in self.weights if weight.trains]
+        held.take("parameters", sum(weight.whole_bytes for weight in self.weights))
         counters = self.counts_steps * BLOCK_BYTES * len(trained)
         held.take("optimizer state", self.moments * sum(trained) + counters)
         if self.bucketed:
@@ -61,7 +69,7 @@ class WholeRules:
             held.free("gradients", size)
 
     def update(self, held: HeldMemory) -> None:
-        trained = sum(round_up(FP32 * weight.elements) for weight in self.weights if weight.trains)
+        trained = sum(weight.whole_bytes for weight in self.weights if weight.trains)
         held.take("other", self.update_copies * trained)
 
 
@@ -91,7 +99,8 @@ class ShardedRules:
     """It is the last micro-batch."""
     counts_steps: bool = False
     copies: bool = False
-    repeats: bool = True
+    follows_products: bool = False
+    repeats: tuple[str, ...] = (FORWARD, BACKWARD)
 
     def __post_init__(self) -> None:
         groups = {ROOT: self.root, **dict(enumerate(self.blocks))}

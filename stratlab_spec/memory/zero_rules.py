@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
-from stratlab_spec.memory.recording import BACKWARD, Weight, round_up
+from stratlab_spec.memory.recording import BACKWARD, FORWARD, FP32, Weight, round_up
 from stratlab_spec.memory.simulation import HeldMemory
 
-FP32, FP64 = 4, 8
+FP64 = 8
 START_ALIGNMENT = 2
 """DeepSpeed's nccl_start_alignment_factor: the flat buffer is a multiple of it on each rank."""
 
@@ -53,7 +53,8 @@ class ZeroRules:
     """Copies of this rank's gradients that the optimizer's step takes."""
     rank: int = 0
     copies: bool = True
-    repeats: bool = False
+    follows_products: bool = False
+    repeats: tuple[str, ...] = (FORWARD,)
 
     def __post_init__(self) -> None:
         self._every = [*self.first, *chain.from_iterable(self.blocks), *self.last]
