@@ -29,7 +29,6 @@ from stratlab_spec.memory.recording import (
     Recording,
     name_layer,
     read_recordings,
-    round_up,
 )
 from stratlab_spec.memory.simulation import Rules, StepMemory, simulate
 from stratlab_spec.memory.sizes import MOST_CHUNKS, image_sizes
@@ -264,15 +263,14 @@ def build_rules(
     if config.strategy in ("fsdp", "hsdp", "nd"):
         kind = SplitRules if config.strategy == "nd" else ShardedRules
         return kind(
-            blocks=list_blocks(measured, layers),
+            blocks=list_blocks(measured.weights, layers),
             root=[*measured.weights["start"], *measured.weights["head"]],
             accumulates=accumulates,
             completes=completes,
             **_describe_shards(config, axes),
         )
     if (stage := STRATEGIES[config.strategy].deepspeed_stage) in (1, 2):
-        rules = _build_zero(config, measured, layers, axes.dp_shard, stage, accumulates)
-        return replace(rules, completes=completes)
+        return _build_zero(config, measured, layers, axes.dp_shard, stage, accumulates, completes)
     if stage == 3:
         return _build_zero3(config, measured, layers, axes.dp_shard, per_node, accumulates)
     raise NotRecorded(f"strategy={config.strategy}")
@@ -364,24 +362,28 @@ def _find_split(config: Config, ranks: int) -> LayerSplit:
 
 
 def _build_zero(
-    config: Config, measured: Measured, layers: int, shards: int, stage: int, accumulates: bool
+    config: Config,
+    measured: Measured,
+    layers: int,
+    shards: int,
+    stage: int,
+    accumulates: bool,
+    completes: bool,
 ) -> ZeroRules:
-    first, *blocks, last = (
-        [one for one in group if one.trains]
-        for group in (measured.weights["start"], *list_blocks(measured, layers), measured.weights["head"])
-    )
+    trained = {place: [one for one in group if one.trains] for place, group in measured.weights.items()}
     every = list_weights(measured, layers)
     return ZeroRules(
-        first=first,
-        blocks=blocks,
-        last=last,
+        first=trained["start"],
+        blocks=list_blocks(trained, layers),
+        last=trained["head"],
         shards=shards,
         stage=stage,
         bucket_elements=_bucket_elements(config, sum(one.elements for one in every)),
         buckets=1 + config.overlap_reduction,
         moments=count_moments(config),
         accumulates=accumulates,
+        completes=completes,
         offloads=config.offload != "none",
         update_copies=_update_copies(config),
-        frozen_bytes=sum(round_up(FP32 * one.elements) for one in every if not one.trains),
+        frozen_bytes=sum(one.whole_bytes for one in every if not one.trains),
     )

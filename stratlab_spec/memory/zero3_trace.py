@@ -66,7 +66,7 @@ class ModuleTrace:
             if any(event.kind == CACHED for event in events):
                 raise NotRecorded(f"{name}: copies that autocast keeps, with stage 3")
         each = self.measured.weights
-        groups = {START: each["start"], **dict(enumerate(list_blocks(self.measured, self.layers)))}
+        groups = {START: each["start"], **dict(enumerate(list_blocks(each, self.layers)))}
         for place, group in (groups | {HEAD: each["head"]}).items():
             self.places[place] = list(range(len(self.weights), len(self.weights) + len(group)))
             self.weights += group
