@@ -116,7 +116,7 @@ class Zero3Rules:
         __params_to_release). If that is in the first step, what persists is not gathered before, and counts as live.
         """
         limits = self.prefetch_elements, self.live_elements, self.reuse_elements, self.persistent_elements
-        known = (*limits, self.shards > 1, self.accumulates, self.keeps_embedding)
+        known = (*limits, self.accumulates, self.keeps_embedding)
         if known in self.trace.stays:
             self._stays = dict(self.trace.stays[known])
             return
