@@ -123,7 +123,9 @@ SCATTERS = frozenset(
     }
 )
 SORTS = frozenset({"sort", "topk", "argsort", "_unique2"})
-CATENATIONS = frozenset({"cat", "stack", "split_with_sizes_copy", "_chunk_cat"})
+CATENATIONS = frozenset({"cat", "stack"})
+COPIES_INTO = frozenset({"split_with_sizes_copy", "chunk_cat", "_chunk_cat"})
+"""They write into tensors that they are given."""
 
 
 def describe(
@@ -176,6 +178,12 @@ def describe(
         return Operation(kinds.SCATTER, 4, traffic=every)
     if name.startswith("nll_loss"):
         return Operation(kinds.SCATTER, 1, traffic=tuple(map(_bytes, outs)))
+    if (
+        name == "all_gather_copy_in"
+    ):  # the last tensor is the buffer of all ranks, of which this rank writes its part
+        return Operation(kinds.CONCATENATION, 1, traffic=tuple(map(_bytes, ins[:-1])) * 2)
+    if name in COPIES_INTO:
+        return Operation(kinds.CONCATENATION, 1, traffic=tuple(map(_bytes, ins)))
     if name in CATENATIONS:
         return Operation(kinds.CONCATENATION, 1, traffic=every)
     if "pool" in name:
@@ -340,13 +348,16 @@ class OperationWatch(RecordingWatch):
         super().__init__()
         self.work: dict[str, Work] = {}
         self.first: dict[str, Work] = {}
-        """The same of the first micro-batch."""
+        """The same of the first micro-batch of that step."""
+        self._ended = False
         self._at = Work()
         self._counter = CallCounter() if counts_calls else None
 
     def _enter(self, segment: str) -> None:
         super()._enter(segment)
         self._take_calls()
+        if self._ended:
+            self.first, self._ended = {}, False
         self._at = self.work[segment] = Work()  # of the last micro-batch
         self.first.setdefault(segment, self._at)
         if segment == "start" and self._counter:
@@ -361,7 +372,7 @@ class OperationWatch(RecordingWatch):
         """Count no further calls."""
         sys.setprofile(None)
         self._take_calls()
-        self._at = Work()
+        self._at, self._ended = Work(), True
 
     def _take_calls(self) -> None:
         if self._counter:
@@ -398,7 +409,7 @@ class OperationWatch(RecordingWatch):
         written = func._schema.is_mutable
         before = {one.untyped_storage()._cdata for one in ins}
         alias = not written and bool(outs) and all(one.untyped_storage()._cdata in before for one in outs)
-        of_library = func.namespace in ("c10d", "_c10d_functional", "fsdp", "profiler", "prim")
+        of_library = func.namespace in ("c10d", "_c10d_functional", "profiler", "prim")
         one = None if of_library else describe(name, ins, outs, alias, _is_causal(func, given[0]))
         if one is None:
             self._at.host.views += func.namespace not in ("profiler", "prim")
