@@ -112,7 +112,13 @@ class ModuleTrace:
         """
         layers = {at: name_layer(self.measured.segments, at, self.layers) for at in range(self.layers)}
         segments = {START: "start", **layers, HEAD: "head"}
-        orders = {place: self._order(place, name) for place, name in segments.items()}
+        orders: dict[int, list[int]] = {}
+        known: dict[str, list[int]] = {}  # one order for all equal layers, as numbers inside a layer
+        for place, name in segments.items():
+            group = self.places[place]
+            if name not in known:
+                known[name] = [group.index(at) for at in self._order(place, name)]
+            orders[place] = [group[at] for at in known[name]]
         orders[HEAD].append(self.head)  # it may be tied, and its gradient may come in the forward pass
         rows = [(weight, False) for order in orders.values() for weight in order]
         for place, name in reversed(segments.items()):
@@ -139,10 +145,12 @@ class ModuleTrace:
             return self._match_copies(waiting, segment)
         found = []
         for event in reversed(self.measured.segments[segment + BACKWARD]):
-            alike = [at for at in waiting if self.whole_bytes[at] == event.bytes]
-            if event.kind == GRADIENT and event.taken and alike:
-                found.append(alike[0])
-                waiting.remove(alike[0])
+            if event.kind != GRADIENT or not event.taken:
+                continue
+            at = next((at for at in waiting if self.whole_bytes[at] == event.bytes), None)
+            if at is not None:
+                found.append(at)
+                waiting.remove(at)
         if waiting:
             raise NotRecorded(f"{self.weights[waiting[0]].name}: no gradient")
         return found
