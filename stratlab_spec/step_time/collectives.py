@@ -3,8 +3,8 @@
     inside a node    start + moved / bandwidth + ramp x sqrt(bytes)     measured per GPU type, kind and ranks
     between nodes    the fastest pair of algorithm and protocol, as NCCL chooses it
 
-`moved` are the bytes that each rank sends: 2 (n - 1) / n of the tensor for an all-reduce, (n - 1) / n otherwise. The root
-stands for the protocols between small and large messages; without it the error is twice as large.
+`moved` are the bytes that each rank sends: 2 (n - 1) / n of the tensor for an all-reduce, (n - 1) / n otherwise. The
+root stands for the protocols between small and large messages; without it the error is twice as large.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Seconds of a pipeline's step: every rank does its passes in their order, each as soon as its input is there.
 
-The stages may be unequal: no formula holds for them. A rank with two stages (interleaved1f1b) has stage `rank` and stage
-`rank + ranks`.
+The stages may be unequal: no formula holds for them. A rank with two stages (interleaved1f1b) has stage `rank`
+and stage `rank + ranks`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Seconds of a foreign engine's step, from a description (engines/*.toml) and the sizes of a run.
 
-A description lists work and collectives of a layer, the embedding, the head, a micro-batch and a step. Its formulas have
-the names of `Case.sizes`. stratlab_spec.step_time has the seconds: kernel_seconds, collective_seconds, simulate_pipeline.
+A description lists work and collectives of a layer, the embedding, the head, a micro-batch and a step. Its formulas
+have the names of `Case.sizes`. stratlab_spec.step_time has the seconds: kernel_seconds, collective_seconds,
+simulate_pipeline.
 
     pass of a layer = max(device, host)      device = work + exposed collectives, or work beside collectives
     step            = pipeline of unequal stages + what a step does once
