@@ -1,7 +1,7 @@
 """Seconds of a foreign engine's step, from a description (engines/*.toml) and the sizes of a run.
 
-A description lists work and collectives of a layer, the embedding, the head, a micro-batch and a step. Its formulas
-have the names of `Case.sizes`. stratlab_spec.step_time has the seconds: kernel_seconds, collective_seconds,
+A description lists work and collectives of a layer, the embedding, the head, the loss, a micro-batch and a step. Its
+formulas have the names of `Case.sizes`. stratlab_spec.step_time has the seconds: kernel_seconds, collective_seconds,
 simulate_pipeline.
 
     pass of a layer = max(device, host)      device = work + exposed collectives, or work beside collectives
@@ -21,6 +21,7 @@ from types import CodeType
 from typing import Any
 
 from stratlab_spec.step_time.collectives import (
+    MIDDLE,
     NODE_GPUS,
     SEND,
     Group,
@@ -40,7 +41,9 @@ from stratlab_spec.step_time.kernels import (
 from stratlab_spec.step_time.schedule import simulate_pipeline
 
 ENGINES = Path(__file__).with_name("engines")
-LAYER, EMBEDDING, HEAD, MICRO_BATCH, STEP = "layer", "embedding", "head", "micro-batch", "step"
+LAYER, EMBEDDING, HEAD, LOSS = "layer", "embedding", "head", "loss"
+MICRO_BATCH, STEP = "micro-batch", "step"
+PLACES = (LAYER, EMBEDDING, HEAD, LOSS)
 FORWARD, BACKWARD = 0, 1
 
 
@@ -84,7 +87,10 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Host:
-    """Milliseconds of the host per layer and micro-batch, forward and backward. `when`: 0 = not there."""
+    """Milliseconds of the host per layer and micro-batch, forward and backward; `when`: 0 = not there.
+
+    Those of a micro-batch or a step are added, for nothing hides them.
+    """
 
     scalar: str
     when: str = "1"
@@ -114,6 +120,8 @@ class Engine:
     recompute: str = "0"
     sent_bytes: str = "0"
     """Between stages, per micro-batch."""
+    sent_logits: str = "0"
+    """Between the head's stage and the loss's, if these are two."""
     overlap: str = ""
     """Scalar: the share of the shorter of work and collectives beside it that is not hidden."""
 
@@ -144,6 +152,7 @@ class Case:
     Attributes:
         sizes: values of the formulas' names: tokens of a micro-batch, hidden, tp, dp, pp, ...
         stages: layers of each pipeline stage.
+        head_stage, loss_stage: usually both the last one.
         family: runs of one question, whose order is judged and among which the fastest is recommended.
         memory_share: printed memory as a share of the card's; 0 = not printed.
     """
@@ -152,6 +161,8 @@ class Case:
     machine: Machine
     sizes: Mapping[str, float]
     stages: Sequence[int]
+    head_stage: int
+    loss_stage: int
     micro_batches: int
     measured_s: float
     family: str
@@ -196,21 +207,24 @@ class Prepared:
     host: Sequence[tuple[str, str]]
     """Place and scalar."""
     recompute: float
-    send_s: float
+    send_s: Sequence[float]
 
     def seconds(self, values: Mapping[str, float]) -> float:
         """Return the seconds of a step."""
         layer_f, layer_b = self._passes(LAYER, values)
         layer_b += self.recompute * layer_f
-        head, embedding = self._passes(HEAD, values), self._passes(EMBEDDING, values)
+        at = {EMBEDDING: 0, HEAD: self.case.head_stage, LOSS: self.case.loss_stage}
+        places = {place: self._passes(place, values) for place in at}
+        added = sum(values[scalar] / 1e3 for place, scalar in self.host if place == MICRO_BATCH)
         forward, backward, once = [], [], 0.0
-        last = len(self.case.stages) - 1
         card = self.case.machine.card
         for stage, layers in enumerate(self.case.stages):
-            f = layers * layer_f + (stage == 0) * embedding[FORWARD] + (stage == last) * head[FORWARD]
-            b = layers * layer_b + (stage == 0) * embedding[BACKWARD] + (stage == last) * head[BACKWARD]
+            here = [places[place] for place, where in at.items() if where == stage]
+            f = layers * layer_f + sum(one[FORWARD] for one in here)
+            b = layers * layer_b + sum(one[BACKWARD] for one in here)
             own = self.stage_terms[stage]
             b += sum(term.at(values, card) for term in own[MICRO_BATCH])
+            f, b = f + added / 3, b + added * 2 / 3
             hidden = sum(term.at(values, card) for term in own[STEP] if term.hidden)
             step = sum(term.at(values, card) for term in own[STEP] if not term.hidden)
             forward.append(f)
@@ -236,33 +250,42 @@ class Prepared:
         return found[FORWARD], found[BACKWARD]
 
 
-def prepare(engine: Engine, case: Case) -> Prepared:
-    """Evaluate the formulas of a description for one run."""
+def prepare(engine: Engine, case: Case, bandwidth: int = MIDDLE) -> Prepared:
+    """Evaluate the formulas of a description for one run.
+
+    Args:
+        bandwidth: between nodes, of collectives.LOW, MIDDLE and HIGH.
+    """
     sizes = case.sizes
     terms: dict[tuple[str, int], list[_Term]] = {}
     for work in engine.work:
-        if work.of in (LAYER, EMBEDDING, HEAD):
+        if work.of in PLACES:
             for which in (FORWARD, BACKWARD):
                 terms.setdefault((work.of, which), []).append(_work_term(work, sizes, which))
     for one in engine.collectives:
-        if one.of in (LAYER, EMBEDDING, HEAD):
+        if one.of in PLACES:
             for which in (FORWARD, BACKWARD):
-                terms.setdefault((one.of, which), []).append(_transfer_term(one, case, sizes, which))
+                terms.setdefault((one.of, which), []).append(
+                    _transfer_term(one, case, sizes, which, bandwidth)
+                )
     stage_terms = []
-    last = len(case.stages) - 1
     for stage, layers in enumerate(case.stages):
-        own = {**sizes, "stage_layers": layers, "first": int(stage == 0), "last": int(stage == last)}
+        ends = {"first": int(stage == 0), "last": int(stage == case.head_stage)}
+        own = {**sizes, "stage_layers": layers, **ends}
         found: dict[str, list[_Term]] = {MICRO_BATCH: [], STEP: []}
         for work in engine.work:
             if work.of in found:
                 found[work.of].append(replace(_work_term(work, own, FORWARD), times=work.forward))
         for one in engine.collectives:
             if one.of in found:
-                found[one.of].append(_transfer_term(one, case, own, FORWARD))
+                found[one.of].append(_transfer_term(one, case, own, FORWARD, bandwidth))
         stage_terms.append(found)
     apart = int(sizes["tp"] * sizes["dp"])
     neighbours = Group(2, 2) if apart < NODE_GPUS else Group(2, 1)
-    sent = collective_seconds(SEND, evaluate(engine.sent_bytes, sizes), neighbours, case.machine.links)
+    sent = [evaluate(engine.sent_bytes, sizes)] * (len(case.stages) - 1)
+    if case.head_stage < case.loss_stage:
+        sent[case.head_stage] = evaluate(engine.sent_logits, sizes)
+    links = case.machine.links
     return Prepared(
         case,
         engine,
@@ -270,7 +293,7 @@ def prepare(engine: Engine, case: Case) -> Prepared:
         stage_terms,
         [(one.of, one.scalar) for one in engine.host if evaluate(one.when, sizes)],
         evaluate(engine.recompute, sizes),
-        sent,
+        [collective_seconds(SEND, size, neighbours, links, bandwidth) for size in sent],
     )
 
 
@@ -285,10 +308,12 @@ def _work_term(work: Work, sizes: Mapping[str, float], which: int) -> _Term:
     return _Term(work.scalar, Kernel(work.kind, flops, traffic), times=times)
 
 
-def _transfer_term(one: Transfer, case: Case, sizes: Mapping[str, float], which: int) -> _Term:
+def _transfer_term(
+    one: Transfer, case: Case, sizes: Mapping[str, float], which: int, bandwidth: int
+) -> _Term:
     ranks, stride = group_of(one.group, sizes)
     group = spread_group(ranks, stride)
-    seconds = collective_seconds(one.kind, evaluate(one.bytes, sizes), group, case.machine.links)
+    seconds = collective_seconds(one.kind, evaluate(one.bytes, sizes), group, case.machine.links, bandwidth)
     times = evaluate(str(one.backward if which == BACKWARD else one.forward), sizes)
     return _Term(one.scalar, None, seconds, times, one.beside, one.hidden)
 
@@ -308,7 +333,7 @@ def group_of(name: str, sizes: Mapping[str, float]) -> tuple[int, int]:
 
 def evaluate(formula: str, sizes: Mapping[str, float]) -> float:
     """Return the value of a formula of a description."""
-    return float(eval(_compile(formula), {"__builtins__": {}, "max": max, "min": min}, dict(sizes)))
+    return float(eval(_compile(formula), {"__builtins__": {}, "max": max, "min": min, "abs": abs}, dict(sizes)))
 
 
 @cache

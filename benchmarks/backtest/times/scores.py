@@ -26,7 +26,9 @@ class Predicted:
 
     case: Case
     seconds: float
-    half_width_pct: float
+    low_s: float
+    high_s: float
+    """The printed band that holds 90 %."""
     is_outlier: bool = False
     memory_share: float = 0.0
 
@@ -36,8 +38,13 @@ class Predicted:
 
     @property
     def is_inside(self) -> bool:
-        """Return whether the measured time is inside the printed band, which is even in the logarithm."""
-        return abs(math.log(self.seconds / self.case.measured_s)) <= math.log1p(self.half_width_pct / 100)
+        """Return whether the measured time is inside the printed band."""
+        return self.low_s <= self.case.measured_s <= self.high_s
+
+    @property
+    def half_width_pct(self) -> float:
+        """Return half of the width of the printed band."""
+        return 100 * (math.sqrt(self.high_s / self.low_s) - 1)
 
     @property
     def speed(self) -> float:

@@ -9,14 +9,15 @@ other row changes a scalar. A set without calibration rows takes the scalars of 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.backtest import nanotron
 from benchmarks.backtest.counts import Shape, layers_of, read_table
 from benchmarks.backtest.report import Bar
-from benchmarks.backtest.times.engine import Case, Machine, evaluate, prepare, read_engine
+from benchmarks.backtest.times.engine import Case, Engine, Machine, evaluate, prepare, read_engine
 from benchmarks.backtest.times.fitting import Fit, fit_scalars
 from benchmarks.backtest.times.scores import (
     Predicted,
@@ -25,7 +26,7 @@ from benchmarks.backtest.times.scores import (
     list_regrets,
     score,
 )
-from stratlab_spec.step_time.collectives import EFA_P5, IN_NODE, InNode, Links, Network
+from stratlab_spec.step_time.collectives import EFA_P5, HIGH, IN_NODE, LOW, InNode, Links, Network
 from stratlab_spec.step_time.kernels import CARDS
 
 TABLES = Path(__file__).with_name("tables.toml")
@@ -137,13 +138,17 @@ def read_tables() -> tuple[list[Table], dict[str, Machine]]:
 
 
 def _read_machine(
-    card: str, network: str = "", node_gb_per_s: float = 0.0, in_node: Mapping[str, Any] | None = None
+    card: str,
+    network: str,
+    node_gb_per_s: float = 0.0,
+    in_node: Mapping[str, Any] | None = None,
+    **rates: float,
 ) -> Machine:
     links = dict(IN_NODE.get(card.partition("-")[0], {}))
     for kind, rows in (in_node or {}).items():
         links[kind] = {int(ranks): InNode(*row) for ranks, row in rows.items()}
     joined = EFA_P5 if network == "efa-p5" else Network(network, node_gb_per_s)
-    return Machine(CARDS[card], Links(links, joined))
+    return Machine(replace(CARDS[card], **rates), Links(links, joined))
 
 
 def read_cases(table: Table, rows: Rows, machine: Machine, folder: Path) -> list[tuple[Case, dict[str, Any]]]:
@@ -173,17 +178,35 @@ def _build_case(table: Table, rows: Rows, machine: Machine, columns: Mapping[str
         int(sizes["intermediate"]),
         int(sizes["vocabulary"]),
     )
+    stages = layers_of(shape, pp, table.stages)
+    head, loss = pp - 1, pp - 1
+    if (
+        table.stages == "by cost"
+    ):  # the head is a block, and what follows it goes on where the next stage begins
+        head = _stage_of_head(shape, stages)
+        loss = min(head + 1, pp - 1)
     return Case(
         name=" ".join(f"{name}={columns[name]}" for name in table.case if columns[name] != ""),
         machine=machine,
         sizes=sizes,
-        stages=layers_of(shape, pp, table.stages),
+        stages=stages,
+        head_stage=head,
+        loss_stage=loss,
         micro_batches=int(sizes["micro_batches"]),
         measured_s=evaluate(table.measured_s, {**columns, **sizes}),
         family=" ".join(str(columns[name]) for name in rows.family),
         memory_share=evaluate(table.memory_share, columns),
         tags=columns,
     )
+
+
+def _stage_of_head(shape: Shape, stages: Sequence[int]) -> int:
+    """Return the stage that the layers have not filled (nanotron, models/base.py: build_model)."""
+    whole = shape.layers * shape.layer_weights + shape.head_weights
+    full = (
+        shape.layers * shape.layer_weights > whole * (stage + 1) / len(stages) for stage in range(len(stages))
+    )
+    return sum(full)
 
 
 def _as_number(text: str) -> float | str:
@@ -199,15 +222,32 @@ def choose_evenly(rows: Sequence[Any], count: int) -> list[Any]:
     return [rows[round(at * (len(rows) - 1) / (count - 1))] for at in range(count)]
 
 
-def judge_sets(
-    shipped: Path, folder: Path, wanted: Sequence[str] = (), gate: Callable[[Case], float] = lambda case: 0.0
-) -> list[Judged]:
+def _spread(engine: Engine, case: Case, fit: Fit) -> tuple[float, float]:
+    """Return the ends of the printed band: the network's fast and slow runs, and on both sides the fit's half-width."""
+    width = 1 + fit.half_width_pct / 100
+    fast, slow = (prepare(engine, case, bandwidth).seconds(fit.values) for bandwidth in (HIGH, LOW))
+    return fast / width, slow * width
+
+
+def predict_memory(table: Table, columns: Mapping[str, Any]) -> float:
+    """Return the predicted memory as a share of the card's, by the model of memory; 0 = the table has no description.
+
+    That of nanotron is the variant that holds more: its table does not name the one that ran.
+    """
+    if table.name != "nanotron":
+        return 0.0
+    run = nanotron.read_run(columns)
+    return max(
+        nanotron.share_of_device(run, variant) for variant in nanotron.read_engine("nanotron").variants
+    )
+
+
+def judge_sets(shipped: Path, folder: Path, wanted: Sequence[str] = ()) -> list[Judged]:
     """Return every set that the folder has rows of.
 
     Args:
         shipped: with the calibration rows.
         wanted: names of tables; empty = all.
-        gate: predicted share of the card's memory.
     """
     tables, machines = read_tables()
     fits: dict[str, Fit] = {}
@@ -229,17 +269,17 @@ def judge_sets(
             source = rows.scalars_of or f"{table.name}, {rows.name}"
             used.setdefault(source, set()).update(chosen)
             fit = fits[source]
-            cases = [case for case, _ in read_cases(table, rows, machine, folder)]
-            outliers = find_outliers(cases)
+            cases = read_cases(table, rows, machine, folder)
+            outliers = find_outliers([case for case, _ in cases])
             judged = [
                 Predicted(
                     case,
                     prepare(engine, case).seconds(fit.values),
-                    fit.half_width_pct,
+                    *_spread(engine, case, fit),
                     case.name in outliers,
-                    gate(case),
+                    predict_memory(table, columns),
                 )
-                for case in cases
+                for case, columns in cases
                 if case.name not in used[source]
             ]
             if judged:
