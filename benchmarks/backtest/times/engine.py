@@ -333,7 +333,9 @@ def group_of(name: str, sizes: Mapping[str, float]) -> tuple[int, int]:
 
 def evaluate(formula: str, sizes: Mapping[str, float]) -> float:
     """Return the value of a formula of a description."""
-    return float(eval(_compile(formula), {"__builtins__": {}, "max": max, "min": min, "abs": abs}, dict(sizes)))
+    return float(
+        eval(_compile(formula), {"__builtins__": {}, "max": max, "min": min, "abs": abs}, dict(sizes))
+    )
 
 
 @cache
