@@ -87,13 +87,13 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Host:
-    """Milliseconds of the host per layer and micro-batch, forward and backward; `when`: 0 = not there.
+    """Milliseconds of the host per layer and micro-batch, forward and backward, as often as `times`.
 
     Those of a micro-batch or a step are added, for nothing hides them.
     """
 
     scalar: str
-    when: str = "1"
+    times: str = "1"
     of: str = LAYER
 
 
@@ -204,8 +204,8 @@ class Prepared:
     terms: Mapping[tuple[str, int], Sequence[_Term]]
     """Place, pass -> terms; those of a step and a micro-batch are in `stage_terms`."""
     stage_terms: Sequence[Mapping[str, Sequence[_Term]]]
-    host: Sequence[tuple[str, str]]
-    """Place and scalar."""
+    host: Sequence[tuple[str, str, float]]
+    """Place, scalar and times."""
     recompute: float
     send_s: Sequence[float]
 
@@ -215,7 +215,7 @@ class Prepared:
         layer_b += self.recompute * layer_f
         at = {EMBEDDING: 0, HEAD: self.case.head_stage, LOSS: self.case.loss_stage}
         places = {place: self._passes(place, values) for place in at}
-        added = sum(values[scalar] / 1e3 for place, scalar in self.host if place == MICRO_BATCH)
+        added = self._host(MICRO_BATCH, values)
         forward, backward, once = [], [], 0.0
         card = self.case.machine.card
         for stage, layers in enumerate(self.case.stages):
@@ -232,12 +232,15 @@ class Prepared:
             once = max(once, step + max(0.0, hidden - b))
         count = self.case.micro_batches
         run = simulate_pipeline(self.engine.schedule, forward, backward, count, self.send_s).seconds
-        return run + once + sum(values[scalar] / 1e3 for place, scalar in self.host if place == STEP)
+        return run + once + self._host(STEP, values)
+
+    def _host(self, place: str, values: Mapping[str, float]) -> float:
+        return sum(values[scalar] / 1e3 * times for of, scalar, times in self.host if of == place)
 
     def _passes(self, place: str, values: Mapping[str, float]) -> tuple[float, float]:
         """Return the seconds of the forward and the backward pass of a place."""
         card = self.case.machine.card
-        host = sum(values[scalar] / 1e3 for of, scalar in self.host if of == place)
+        host = self._host(place, values)
         found = []
         for which, part in ((FORWARD, 1 / 3), (BACKWARD, 2 / 3)):
             terms = self.terms.get((place, which), ())
@@ -291,7 +294,7 @@ def prepare(engine: Engine, case: Case, bandwidth: int = MIDDLE) -> Prepared:
         engine,
         terms,
         stage_terms,
-        [(one.of, one.scalar) for one in engine.host if evaluate(one.when, sizes)],
+        [(one.of, one.scalar, evaluate(one.times, sizes)) for one in engine.host],
         evaluate(engine.recompute, sizes),
         [collective_seconds(SEND, size, neighbours, links, bandwidth) for size in sent],
     )
