@@ -51,6 +51,8 @@ class Rows:
     order: Sequence[str] = ()
     calibration: int = 0
     scalars_of: str = ""
+    stages: str = ""
+    """Instead of the table's."""
     bars: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -112,7 +114,7 @@ class Judged:
             sign = ">=" if text.startswith(">=") else "<="
             if what in figures:
                 bar = float(text.removeprefix(">="))
-                found.append(Bar(f"{LABELS[what]}", figures[what], sign, bar, "%", int(figures["rows"])))
+                found.append(Bar(LABELS[what], figures[what], sign, bar, "%", int(figures["rows"])))
         return found
 
 
@@ -124,7 +126,6 @@ LABELS = {
     "regret": "mean regret of the recommendation",
     "regret_p95": "p95 of the regret",
     "regret_worst": "largest regret",
-    "recommended_above_gate": "recommended runs that hold more than the memory gate",
     "outliers_pct": "rows slower than both neighbours",
 }
 
@@ -178,7 +179,8 @@ def _build_case(table: Table, rows: Rows, machine: Machine, columns: Mapping[str
         int(sizes["intermediate"]),
         int(sizes["vocabulary"]),
     )
-    stages = layers_of(shape, pp, table.stages)
+    how = rows.stages or table.stages
+    stages = layers_of(shape, pp, how)
     head, loss = pp - 1, pp - 1
     if (
         table.stages == "by cost"
@@ -222,9 +224,9 @@ def choose_evenly(rows: Sequence[Any], count: int) -> list[Any]:
     return [rows[round(at * (len(rows) - 1) / (count - 1))] for at in range(count)]
 
 
-def _spread(engine: Engine, case: Case, fit: Fit) -> tuple[float, float]:
+def _spread(engine: Engine, case: Case, fit: Fit, elsewhere: bool) -> tuple[float, float]:
     """Return the ends of the printed band: the network's fast and slow runs, and on both sides the fit's half-width."""
-    width = 1 + fit.half_width_pct / 100
+    width = 1 + fit.half_width_pct(elsewhere) / 100
     fast, slow = (prepare(engine, case, bandwidth).seconds(fit.values) for bandwidth in (HIGH, LOW))
     return fast / width, slow * width
 
@@ -250,38 +252,42 @@ def judge_sets(shipped: Path, folder: Path, wanted: Sequence[str] = ()) -> list[
         wanted: names of tables; empty = all.
     """
     tables, machines = read_tables()
-    fits: dict[str, Fit] = {}
-    used: dict[str, set[str]] = {}
+    known = {f"{table.name}, {rows.name}": (table, rows) for table in tables for rows in table.sets}
+    fits: dict[str, tuple[Fit, list[str]]] = {}
     found = []
-    for table in tables:
+    for table, rows in known.values():
         if (wanted and table.name not in wanted) or not (folder / table.file).is_file():
             continue
-        engine = read_engine(table.engine)
-        for rows in table.sets:
-            machine = machines[rows.machine]
-            chosen: list[str] = []
-            if rows.calibration:
-                known = [case for case, _ in read_cases(table, rows, machine, shipped)]
-                calibration = choose_evenly(known, rows.calibration)
-                chosen = [case.name for case in calibration]
-                prepared = [prepare(engine, case) for case in calibration]
-                fits[f"{table.name}, {rows.name}"] = fit_scalars(prepared, engine.scalars)
-            source = rows.scalars_of or f"{table.name}, {rows.name}"
-            used.setdefault(source, set()).update(chosen)
-            fit = fits[source]
-            cases = read_cases(table, rows, machine, folder)
-            outliers = find_outliers([case for case, _ in cases])
-            judged = [
-                Predicted(
-                    case,
-                    prepare(engine, case).seconds(fit.values),
-                    *_spread(engine, case, fit),
-                    case.name in outliers,
-                    predict_memory(table, columns),
-                )
-                for case, columns in cases
-                if case.name not in used[source]
-            ]
-            if judged:
-                found.append(Judged(table, rows, fit, chosen, judged))
+        engine, machine = read_engine(table.engine), machines[rows.machine]
+        cases = read_cases(table, rows, machine, folder)
+        source = rows.scalars_of or f"{table.name}, {rows.name}"
+        if cases and source not in fits:
+            fits[source] = _calibrate(*known[source], machines, shipped)
+        fit, chosen = fits.get(source, (None, []))
+        cases = [(case, columns) for case, columns in cases if case.name not in chosen]
+        if fit is None or not cases:
+            continue
+        outliers = find_outliers([case for case, _ in cases])
+        elsewhere = known[source][1].machine != rows.machine
+        predicted = [
+            Predicted(
+                case,
+                prepare(engine, case).seconds(fit.values),
+                *_spread(engine, case, fit, elsewhere),
+                case.name in outliers,
+                predict_memory(table, columns),
+            )
+            for case, columns in cases
+        ]
+        found.append(Judged(table, rows, fit, chosen, predicted))
     return found
+
+
+def _calibrate(
+    table: Table, rows: Rows, machines: Mapping[str, Machine], shipped: Path
+) -> tuple[Fit, list[str]]:
+    """Return the fit of a set with calibration rows, and their names."""
+    cases = [case for case, _ in read_cases(table, rows, machines[rows.machine], shipped)]
+    chosen, engine = choose_evenly(cases, rows.calibration), read_engine(table.engine)
+    fit = fit_scalars([prepare(engine, case) for case in chosen], engine.scalars)
+    return fit, [case.name for case in chosen]
