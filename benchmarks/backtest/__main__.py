@@ -1,11 +1,11 @@
-"""The memory model against published measurements: a table per source, with the bars.
+"""The models of memory and of step times against published measurements: a table per source, with the bars.
 
-    python -m benchmarks.backtest                         # all: about half a minute
+    python -m benchmarks.backtest                         # all: about a minute
     python -m benchmarks.backtest --smallest              # only SimuMax
     python -m benchmarks.backtest --data FOLDER           # files of the same names and columns, for instance kept back
 
-Writes a JSON file (--output), a page and every row (--page FILE.md, and FILE.csv in the same folder). Ends with 1 if
-a bar is not met, with 0 if all are. Tables of runs that fit (matrices.py) have no bar.
+Writes a JSON file (--output), a page and every row (--page FILE.md, and FILE.csv and FILE_times.csv in the same
+folder). Ends with 1 if a bar is not met, with 0 if all are. Tables of runs that fit (matrices.py) have no bar.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from benchmarks.backtest import matrices, nanotron, simumax
 from benchmarks.backtest.counts import read_engine
 from benchmarks.backtest.nanotron import FOLDS, ROWS
 from benchmarks.backtest.report import Source, as_dict, build_page, spread, write_rows
+from benchmarks.backtest.times import report as times_report
+from benchmarks.backtest.times.tables import judge_sets, read_tables
 from stratlab_spec.run_directory import write_json
 
 SHIPPED = Path(__file__).with_name("data")
@@ -36,7 +38,9 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     judges = {simumax.FILE: judge_simumax} | ({} if given.smallest else {nanotron.FILE: judge_nanotron})
     tables, models, more = matrices.read_descriptions()
-    wanted = [*judges, *([] if given.smallest else [one.file for one in tables])]
+    timed = [] if given.smallest else [one.file for one in read_tables()[0]]
+    wanted = [*judges, *([] if given.smallest else [one.file for one in tables]), *timed]
+    wanted = list(dict.fromkeys(wanted))
     there = [name for name in wanted if (given.data / name).is_file()]
     if not there:
         print(
@@ -45,14 +49,24 @@ def main(arguments: list[str]) -> int:
         return 2
     sources = [judge(given.data) for name, judge in judges.items() if name in there]
     judged = [matrices.judge_table(given.data, one, models, more) for one in tables if one.file in there]
+    times = judge_sets(SHIPPED, given.data) if timed else []
     if given.output:
         given.output.parent.mkdir(parents=True, exist_ok=True)
-        write_json(given.output, as_dict(sources, judged))
+        content = as_dict(sources, judged)
+        if times:
+            content["times"] = times_report.as_dict(times)
+        write_json(given.output, content)
     if given.page:
         rows = given.page.with_suffix(".csv")
         write_rows(rows, sources, judged)
-        given.page.write_text(build_page(sources, judged, rows.name))
-    bars = [(one.name, bar) for one in sources for bar in one.bars]
+        more_lines: list[str] = []
+        if times:
+            timed_rows = given.page.with_name(f"{given.page.stem}_times.csv")
+            times_report.write_rows(timed_rows, times)
+            more_lines = [*times_report.build_lines(times, timed_rows.name)]
+        time_bars = times_report.list_bars(times)
+        given.page.write_text(build_page(sources, judged, rows.name, time_bars, more_lines))
+    bars = [(one.name, bar) for one in sources for bar in one.bars] + times_report.list_bars(times)
     for name, bar in bars:
         verdict = "met" if bar.met else "NOT MET"
         print(

@@ -90,19 +90,23 @@ def read_runs(path: Path) -> list[Run]:
 
 def _runs(path: Path) -> Iterator[Run]:
     for given in read_table(path):
-        number: dict[str, Any] = {
-            name: int(given[name]) for name in ("layers", "hidden", "heads", "intermediate", "dp", "tp", "pp")
-        }
-        dp, tp, pp = (number.pop(name) for name in ("dp", "tp", "pp"))
-        rows, steps = int(given["micro_batch"]), int(given["grad_accum"])
-        if dp * rows * steps != GLOBAL_ROWS:
-            continue
-        shape = Shape(
-            **number, kv_heads=number["heads"], vocabulary=int(given["vocab"]), tied=given["tied"] == "1"
-        )
-        layout = Layout(dp, tp, pp, 1, int(given["zero_stage"]), steps, int(given["seq_len"]))
-        gib = float(given["memory_gb"] or 0)
-        yield Run(given["model"], shape, layout, rows, gib, given["status"] == "ok")
+        if int(given["dp"]) * int(given["micro_batch"]) * int(given["grad_accum"]) == GLOBAL_ROWS:
+            yield read_run(given)
+
+
+def read_run(given: Mapping[str, Any]) -> Run:
+    """Return one row of the table."""
+    number: dict[str, Any] = {
+        name: int(given[name]) for name in ("layers", "hidden", "heads", "intermediate", "dp", "tp", "pp")
+    }
+    dp, tp, pp = (number.pop(name) for name in ("dp", "tp", "pp"))
+    shape = Shape(
+        **number, kv_heads=number["heads"], vocabulary=int(given["vocab"]), tied=int(given["tied"]) == 1
+    )
+    steps, row_tokens = int(given["grad_accum"]), int(given["seq_len"])
+    layout = Layout(dp, tp, pp, 1, int(given["zero_stage"]), steps, row_tokens)
+    gib = float(given["memory_gb"] or 0)
+    return Run(given["model"], shape, layout, int(given["micro_batch"]), gib, given["status"] == "ok")
 
 
 def calibration_rows(runs: Sequence[Run]) -> list[Run]:
@@ -176,10 +180,15 @@ def fits_in_all(run: Run) -> bool:
 
 def fits(run: Run, variant: str) -> bool:
     """Return whether `stratlab predict` finds room for the fullest rank on an H100 of 80 GB, even if nearly full."""
+    return share_of_device(run, variant) <= 1
+
+
+def share_of_device(run: Run, variant: str) -> float:
+    """Return the predicted memory of the fullest rank, as a share of an H100 of 80 GB."""
     file = _operations(run.shape, run.layout, variant)
     ranks = run.layout.ranks
     device = Device(DEVICE_GIB, count_groups(file, ranks))
-    return device.needs_gib(file.peak(run.rows, ranks).total) <= device.gib
+    return device.needs_gib(file.peak(run.rows, ranks).total) / device.gib
 
 
 @cache

@@ -81,7 +81,7 @@ class Source:
 def as_dict(sources: Sequence[Source], tables: Sequence[Judged]) -> dict[str, Any]:
     """Return the content of reports/backtest.json."""
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "what": "memory predicted by stratlab's extrapolation from a description of a foreign engine, or from recorded "
         "steps and what differs, against what was measured; GiB; nothing is fitted to rows that are judged",
         "sources": {one.name: _source(one) for one in sources},
@@ -162,17 +162,23 @@ def write_rows(path: Path, sources: Sequence[Source], tables: Sequence[Judged]) 
                 )
 
 
-def build_page(sources: Sequence[Source], tables: Sequence[Judged], rows_file: str) -> str:
-    """Return Markdown: bars, then each source with its groups and rows."""
+def build_page(
+    sources: Sequence[Source],
+    tables: Sequence[Judged],
+    rows_file: str,
+    time_bars: Sequence[tuple[str, Bar]] = (),
+    time_lines: Sequence[str] = (),
+) -> str:
+    """Return Markdown: bars, then each source with its groups and rows, then the step times."""
     lines = [
-        "# The model of memory against published measurements",
+        "# The models of memory and of step times against published measurements",
         "",
         "Written by `make backtest`. From a description of what a foreign engine holds (`benchmarks/backtest/engines`,",
         "read in its sources) small counts are made as the trainer makes them of its own engines; `stratlab predict`'s",
         "extrapolation and device answer from them. Nothing is fitted to rows that are judged, and nothing here says",
         "how our own engines do on a GPU.",
         "",
-        *_bar_table(sources),
+        *_bar_table([(one.name, bar) for one in sources for bar in one.bars] + [*time_bars]),
     ]
     for one in sources:
         lines += ["", f"## {one.name}", "", f"{one.engine}: {one.what}.", ""]
@@ -194,7 +200,8 @@ def build_page(sources: Sequence[Source], tables: Sequence[Judged], rows_file: s
             )
     if tables:
         lines += ["", *_matrix_lines(tables)]
-    return "\n".join([*lines, "", f"Every row: `{rows_file}`.", ""])
+    lines += ["", f"Every row: `{rows_file}`."]
+    return "\n".join([*lines, *(["", *time_lines] if time_lines else []), ""])
 
 
 def _matrix_lines(tables: Sequence[Judged]) -> Iterator[str]:
@@ -231,11 +238,10 @@ def _spell_ours(one: Description) -> str:
     return f"{_spell(one.settings)}, ranks `{one.ranks}`"
 
 
-def _bar_table(sources: Sequence[Source]) -> Iterator[str]:
+def _bar_table(bars: Sequence[tuple[str, Bar]]) -> Iterator[str]:
     yield "| source | what | rows | found | bar | met |"
     yield "|---|---|---|---|---|---|"
-    for one in sources:
-        for bar in one.bars:
-            met = "yes" if bar.met else "**no**"
-            wanted = f"{'at most' if bar.sign == '<=' else 'at least'} {bar.bar:g} {bar.unit}"
-            yield f"| {one.name} | {bar.what} | {bar.rows} | {bar.found:.2f} {bar.unit} | {wanted} | {met} |"
+    for name, bar in bars:
+        met = "yes" if bar.met else "**no**"
+        wanted = f"{'at most' if bar.sign == '<=' else 'at least'} {bar.bar:g} {bar.unit}"
+        yield f"| {name} | {bar.what} | {bar.rows} | {bar.found:.2f} {bar.unit} | {wanted} | {met} |"

@@ -1,7 +1,7 @@
 """The order in which one rank of a pipeline does its forward and backward passes.
 
-It is that of torch's schedules, which the trainer runs (trainer/parallel/pipeline.py): after the start, 1f1b begins with
-a backward pass; the interleaved schedule with a forward pass.
+It is that of torch's schedules, which the trainer runs (trainer/parallel/pipeline.py): after the start, 1f1b begins
+with a backward pass; the interleaved schedule with a forward pass.
 """
 
 from __future__ import annotations

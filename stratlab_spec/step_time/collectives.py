@@ -173,6 +173,9 @@ LOW_LATENCY_GB_PER_S = 20.4
 """At most, of the protocol LL on several nodes (`llMaxBws`)."""
 TREE_WAYS = 2
 """A tree sends the tensor up and down."""
+RAIL_POWER, RAIL_FROM_BYTES, RAIL_TO_BYTES = 0.17, 50e6, 256e6
+"""On more than two nodes larger messages use more network cards (torch 2.13, `multi_rail`); the bandwidths are those of
+256 MB."""
 
 
 def collective_seconds(
@@ -223,7 +226,10 @@ def _seconds_between_nodes(kind: str, size_bytes: float, group: Group, links: Li
         rate = links.network.bus_gb_per_s(ALL_GATHER, 2)[bandwidth] / links.node_gpus
         return (start + hop) / 1e6 + size_bytes / rate / 1e9
     inside = _in_node(kind, max(2, group.per_node), links).gb_per_s
-    whole = min(inside, own * links.network.bus_gb_per_s(kind, group.nodes)[bandwidth])
+    whole = own * links.network.bus_gb_per_s(kind, group.nodes)[bandwidth]
+    if group.nodes > 2:
+        whole *= (min(max(size_bytes, RAIL_FROM_BYTES), RAIL_TO_BYTES) / RAIL_TO_BYTES) ** RAIL_POWER
+    whole = min(inside, whole)
     times = 2 if kind == ALL_REDUCE else 1
     found = []
     for (algorithm, protocol), (start, near_us, far_us, share) in PROTOCOLS.items():

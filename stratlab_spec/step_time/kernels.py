@@ -58,7 +58,7 @@ PRODUCT_TRAFFIC, CONVOLUTION_TRAFFIC = 0.6, 0.75
 CONVOLUTION_SHARE = 0.62
 """Of the rate of products."""
 FIRST_CONVOLUTION_TFLOPS = 45.0
-PRODUCT_START_US, ATTENTION_START_US, PACKED_BACKWARD_START_US = 3.0, 0.0, 25.0
+PACKED_BACKWARD_START_US = 25.0
 SHORTEST_US = 1.0
 """Of a kernel that moves no bytes."""
 OPTIMIZER_PASSES = 7 / 4
@@ -89,6 +89,8 @@ class Card:
     `ceilings` (benchmarks/gpu/measured), which is 720 on both Hopper cards."""
     copy_tb_per_s: float
     """A copy's read and written bytes per second."""
+    product_start_us: float = 3.0
+    """Of a product, besides its arithmetic or traffic: waves of tiles that do not fill the card."""
     fp32_tflops: float = 48.0
     attention_tflops: float = 320.0
     packed_attention_tflops: float = 250.0
@@ -142,7 +144,9 @@ def kernel_seconds(kernel: Kernel, card: Card) -> float:
     gaps = card.gap_us * launches
     if kind in (PRODUCT, PRODUCT_FP32):
         rate = card.product_tflops if kind == PRODUCT else card.fp32_tflops
-        return max(flops / rate / 1e12, traffic / PRODUCT_TRAFFIC / copy) + (PRODUCT_START_US + gaps) / 1e6
+        return (
+            max(flops / rate / 1e12, traffic / PRODUCT_TRAFFIC / copy) + (card.product_start_us + gaps) / 1e6
+        )
     if kind == CONVOLUTION:
         rate = CONVOLUTION_SHARE * card.product_tflops
         seconds = max(flops / rate / 1e12, traffic / CONVOLUTION_TRAFFIC / copy)

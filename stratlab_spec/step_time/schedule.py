@@ -1,7 +1,7 @@
 """Seconds of a pipeline's step: every rank does its passes in their order, each as soon as its input is there.
 
-The stages may be unequal: no formula holds for them. A rank with two stages (interleaved1f1b) has stage `rank` and
-stage `rank + ranks`.
+The stages may be unequal: no formula holds for them. A rank with two stages (interleaved1f1b) has stage `rank`
+and stage `rank + ranks`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ def simulate_pipeline(
         send_s: between each stage and the next one, in both directions; the sender goes on meanwhile.
     """
     stages = len(forward_s)
+    if stages == 1:
+        busy_s = micro_batches * (forward_s[0] + backward_s[0])
+        return PipelineTime(busy_s, [busy_s])
     ranks = stages // VIRTUAL_STAGES[schedule]
     sends = [send_s] * stages if isinstance(send_s, float | int) else [*send_s, 0.0]
     orders = [_order(schedule, rank, ranks, micro_batches) for rank in range(ranks)]
