@@ -15,7 +15,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from benchmarks.backtest import matrices, nanotron, simumax
+from benchmarks.backtest import matrices, nanotron, own_steps, simumax
 from benchmarks.backtest.counts import read_engine
 from benchmarks.backtest.nanotron import FOLDS, ROWS
 from benchmarks.backtest.report import Source, as_dict, build_page, spread, write_rows
@@ -50,11 +50,12 @@ def main(arguments: list[str]) -> int:
     sources = [judge(given.data) for name, judge in judges.items() if name in there]
     judged = [matrices.judge_table(given.data, one, models, more) for one in tables if one.file in there]
     times = judge_sets(SHIPPED, given.data) if timed else []
+    own, scales = own_steps.judge(own_steps.read_runs()) if timed else ([], {})
     if given.output:
         given.output.parent.mkdir(parents=True, exist_ok=True)
         content = as_dict(sources, judged)
         if times:
-            content["times"] = times_report.as_dict(times)
+            content["times"] = times_report.as_dict(times) | {own_steps.NAME: own_steps.as_dict(own, scales)}
         write_json(given.output, content)
     if given.page:
         rows = given.page.with_suffix(".csv")
@@ -63,10 +64,14 @@ def main(arguments: list[str]) -> int:
         if times:
             timed_rows = given.page.with_name(f"{given.page.stem}_times.csv")
             times_report.write_rows(timed_rows, times)
-            more_lines = [*times_report.build_lines(times, timed_rows.name)]
-        time_bars = times_report.list_bars(times)
+            more_lines = [
+                *times_report.build_lines(times, timed_rows.name),
+                *own_steps.build_lines(own, scales),
+            ]
+        time_bars = times_report.list_bars(times) + own_steps.list_bars(own)
         given.page.write_text(build_page(sources, judged, rows.name, time_bars, more_lines))
     bars = [(one.name, bar) for one in sources for bar in one.bars] + times_report.list_bars(times)
+    bars += own_steps.list_bars(own)
     for name, bar in bars:
         verdict = "met" if bar.met else "NOT MET"
         print(

@@ -39,6 +39,16 @@ IMAGE_COPY_S, TEXT_COPY_S = 3.2e-6, 1e-4
 BATCH_HOST_S = 3e-4
 DOCUMENT_TOKENS = 640
 """Tokens of a document in packed rows, if the data is not known: mean of the longest ones in MetaMathQA's rows."""
+KNOWN: dict[str, tuple[Any, ...]] = {
+    "precision": ("auto", "bf16", "fp16"),
+    "optimizer": ("adamw",),
+    "offload": ("none",),
+    "teacher": ("",),
+    "lora_targets": ("",),
+    "batch_norm": ("local",),
+    "reduce_dtype": ("fp32",),
+}
+"""Setting -> its values for which there are operations."""
 ALWAYS_ADDED = ("ddp",)
 """Strategies whose gradients are added in their buckets, in the first micro-batch too."""
 
@@ -72,6 +82,9 @@ def predict_step_time(
     """
     axes = resolve_axes(config, ranks, per_node)
     micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
+    for name, known in KNOWN.items():
+        if (value := getattr(config, name)) not in known:
+            raise NotRecorded(f"{name}={value}")
     if axes.pp * axes.tp * axes.cp > 1:
         raise NotRecorded(f"strategy={config.strategy}: tp={axes.tp} pp={axes.pp} cp={axes.cp}")
     family, work, kernels = measure_work(config, document_tokens)
@@ -112,8 +125,6 @@ def measure_work(config: Config, document_tokens: int) -> tuple[str, RecordedWor
     Raises:
         NotRecorded, ConfigError, DataMissing: as `predict_step_time`.
     """
-    if config.precision not in ("auto", "bf16", "fp16"):
-        raise NotRecorded(f"precision={config.precision}: no operations")
     flavor = next(name for name, row in FLAVORS.items() if config.strategy in row.strategies)
     mode: dict[str, Any] = {
         "flavor": flavor,
