@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.predict import Prediction, predict
-from stratlab.predict.timing import BAND_PCT, Speed, predict_speed
+from stratlab.predict.timing import Speed, predict_speed
 from stratlab_spec.memory.profiles import Question
 from stratlab_spec.memory.recording import NotRecorded
 from stratlab_spec.memory.simulated import CannotStart, simulate_run
@@ -66,7 +66,7 @@ def list_rows() -> Iterator[dict[str, Any]]:
 def _describe(
     model: str, card: Card, gpus: int, strategy: str, memory: Prediction, speed: Speed
 ) -> dict[str, Any]:
-    low, high = (speed.step_ms * factor for factor in (1 - BAND_PCT / 100, 1 + BAND_PCT / 100))
+    low, high = (speed.step_ms * (1 + pct / 100) for pct in speed.band_pct)
     return {
         "model": model,
         "gpu": card.name,
