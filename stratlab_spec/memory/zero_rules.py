@@ -66,7 +66,9 @@ class ZeroRules:
         self._only_sums = self.stage == 1 and not self.completes  # gradients of this micro-batch stay whole
         # reduce_gradients: zero1 without overlap has no hooks
         self._moves_late = self.stage == 1 and self.buckets == 1
-        self.repeats = (FORWARD, BACKWARD) if self._only_sums or self._moves_late else (FORWARD,)
+        self.repeats: tuple[str, ...] = (
+            (FORWARD, BACKWARD) if self._only_sums or self._moves_late else (FORWARD,)
+        )
         mine = [
             weight
             for weight, at, until in zip(self._every, self._places, self._places[1:], strict=False)
