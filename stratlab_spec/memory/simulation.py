@@ -10,7 +10,7 @@ It holds one number per cause (trainer/memory_estimation/timeline.py) and return
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -56,13 +56,28 @@ class Rules(Protocol):
 
 
 class ProductRules(Rules, Protocol):
-    """Of a strategy that also acts before and after each product of a weight."""
+    """Of a strategy that also acts before and after each product of a weight.
+
+    Its acts in equal layers may depend on the layers before; they repeat when its state does.
+    """
+
+    call: int
+    """Of the micro-batch's calls of modules, the next one."""
 
     def begin_product(self, held: HeldMemory, product: Allocation) -> None:
         """Do what comes before a product copies its weight to 16 bits."""
 
     def end_product(self, held: HeldMemory, product: Allocation) -> None:
         """Do what comes after it has freed the copy."""
+
+    def describe(self, layer: int) -> Hashable:
+        """Return its state before a layer: all that its next acts depend on, with places relative to this layer."""
+
+    def count_alike(self, calls: int, left: int, period: int) -> int:
+        """Return how often the last `period` layers, of so many calls, are certain to repeat in the `left` ones."""
+
+    def skip(self, calls: int, layers: int) -> None:
+        """Go on after so many calls and layers, in the same state."""
 
 
 @dataclass
@@ -215,6 +230,50 @@ def simulate(
     return StepMemory(fullest, held.host)
 
 
+@dataclass
+class EqualLayers:
+    """A row of equal layers under rules that repeat after some of them, from the same state on.
+
+    The first repetition is played, and so is the last one that is certain; those between change what is held by the
+    same amount each.
+    """
+
+    held: HeldMemory
+    rules: ProductRules
+    left: int
+    """Layers to come."""
+    _skipped: int = 0
+    """Of them, at once."""
+    _seen: dict[Hashable, tuple[int, int, int, HeldMemory]] = field(default_factory=dict)
+    """State before a layer -> (layers to come, layer, place in the calls, what was held)."""
+
+    def passes_over(self, layer: int) -> bool:
+        """Return whether this layer is not played."""
+        if not self._skipped:
+            self._skipped = self._jump(layer)
+        self.left -= 1
+        if not self._skipped:
+            return False
+        self._skipped -= 1
+        return True
+
+    def _jump(self, layer: int) -> int:
+        """Go on as many layers later as are certain to repeat, and return their number."""
+        state, call = self.rules.describe(layer), self.rules.call
+        if state not in self._seen:
+            self._seen[state] = self.left, layer, call, self.held.copy()
+            return 0
+        left, first, first_call, before = self._seen.pop(state)
+        period = left - self.left
+        times = self.rules.count_alike(call - first_call, self.left, period) - 1
+        if times <= 0:
+            return 0
+        self.held.jump(before, times)
+        self.rules.skip(times * (call - first_call), times * (layer - first))
+        self._seen.clear()
+        return times * period
+
+
 ALIKE = 4
 """Layers of a row of equal ones that are played: three, then the last one after a jump over the others."""
 
@@ -228,7 +287,10 @@ def play_segments(
     middle = sum(name == "middle" for name, _ in order)
     skipped = max(0, middle - ALIKE) if direction in rules.repeats else 0
     alike, before = 0, held
+    rows = EqualLayers(held, cast(ProductRules, rules), middle) if rules.follows_products else None
     for name, layer in order:
+        if rows and name == "middle" and rows.passes_over(layer):
+            continue
         if skipped and name == "middle":
             alike += 1
             if alike == ALIKE - 1:

@@ -12,7 +12,7 @@ persist, so that they are whole between the steps (stage3_param_persistence_thre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from stratlab_spec.memory.recording import BACKWARD, FP32, HALF, Allocation, NotRecorded, round_up
@@ -26,7 +26,7 @@ NORM_PART = 250_000_000
 """Elements whose norm is taken at once (_constant_buffered_norm2)."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Gathering:
     """One all-gather (AllGatherHandle, AllGatherCoalescedHandle)."""
 
@@ -90,6 +90,8 @@ class Zero3Rules:
         # of a weight while it is gathered; on one rank its shard is the weight
         self._gathered = self.trace.whole_bytes if self.shards > 1 else [0] * len(self._size)
         self._persistent = [at for at, persists in enumerate(self._persist) if persists]
+        self._outside = {*outside, *self.trace.places[HEAD]}
+        self._lasting = {*self._persistent, *self._outside}  # what a layer does not gather and free
         self._persistent_bytes = sum(self._gathered[at] for at in self._persistent)
         self._groups = self._list_sub_groups()
         self._stays: dict[int, bool] = {}  # place in the trace -> the weight stays after it
@@ -101,7 +103,7 @@ class Zero3Rules:
 
     def _begin_pass(self) -> None:
         """Begin a micro-batch (reset_step)."""
-        self._at = self._next = 0  # module to come; first entry of the trace that is not yet fetched
+        self.call = self._next = 0  # the next call; the first one whose weight is not yet fetched
         self._inflight: dict[int, Gathering] = {}
         self._available = {*self._persistent}
         self._live = 0  # elements gathered
@@ -132,13 +134,13 @@ class Zero3Rules:
 
     def _fetch(self, held: HeldMemory) -> None:
         """Gather the next module's weight, wait for it, then gather further ones."""
-        weight = self.trace.calls[self._at]
+        weight = self.trace.calls[self.call]
         if weight not in self._available and weight not in self._inflight:
             self._gather(held, [weight])
         if weight in self._inflight:
             self._wait(held, weight)
-        self._at += 1
-        self._next = max(self._next, self._at)
+        self.call += 1
+        self._next = max(self._next, self.call)
         self._prefetch(held)
 
     def _prefetch(self, held: HeldMemory) -> None:
@@ -201,7 +203,7 @@ class Zero3Rules:
 
     def _release(self, held: HeldMemory) -> None:
         """Free the last module's weight, unless a fetch has seen its next use or that is near (__params_to_release)."""
-        at = self._at - 1
+        at = self.call - 1
         weight = self.trace.calls[at]
         if at not in self._stays:
             asked = self._size[self.trace.embedding] if self.keeps_embedding else 0
@@ -266,16 +268,16 @@ class Zero3Rules:
             self._fetch_through(held, trace.head)
             if trace.head == trace.embedding or not self._trained[trace.head]:
                 self._leave_head(held, segment)
-        elif segment == f"start{BACKWARD}" and trace.embedding not in trace.calls[self._at :]:
+        elif segment == f"start{BACKWARD}" and trace.embedding not in trace.calls[self.call :]:
             return
         elif segment == f"start{BACKWARD}":
             self._open = trace.embedding
             self._fetch_through(held, trace.embedding)
         elif segment.endswith(BACKWARD):
-            while self._at not in trace.early and not self._is_product[trace.calls[self._at]]:
+            while self.call not in trace.early and not self._is_product[trace.calls[self.call]]:
                 self._fetch(held)
-            if self._at in trace.early:
-                self._recomputing = trace.calls[self._at]
+            if self.call in trace.early:
+                self._recomputing = trace.calls[self.call]
                 self._fetch(held)
 
     def _leave_head(self, held: HeldMemory, segment: str) -> None:
@@ -293,7 +295,7 @@ class Zero3Rules:
     def _fetch_through(self, held: HeldMemory, weight: int | None = None) -> None:
         """Call the modules up to that of a weight; None = of the next product."""
         while True:
-            at = self.trace.calls[self._at]
+            at = self.trace.calls[self.call]
             self._fetch(held)
             if at == weight or (weight is None and self._is_product[at]):
                 return
@@ -309,7 +311,7 @@ class Zero3Rules:
 
     def begin_product(self, held: HeldMemory, product: Allocation) -> None:
         """Fetch the weight; but the last product of a recomputed layer already has it."""
-        trace, before = self.trace, self._at - 1
+        trace, before = self.trace, self.call - 1
         if self._place == START:  # whose weights are there
             return
         again = self._recomputing
@@ -318,24 +320,68 @@ class Zero3Rules:
                 self._open, self._recomputing = again if self._trained[again] else None, None
         elif product.bytes == trace.copied_bytes[self._next_product()]:  # else a bias
             self._fetch_through(held)
-            weight = trace.calls[self._at - 1]
-            if trace.is_backward[self._at - 1] and self._trained[weight]:
+            weight = trace.calls[self.call - 1]
+            if trace.is_backward[self.call - 1] and self._trained[weight]:
                 self._open = weight
 
     def _next_product(self) -> int:
-        weight = self.trace.next_product[self._at]
+        weight = self.trace.next_product[self.call]
         if weight is None:
             raise NotRecorded("more products than weights")
         return weight
 
     def end_product(self, held: HeldMemory, product: Allocation) -> None:
         """Release the weight after a forward call; a recomputed layer's last one ends early, without its hook."""
-        weight = self.trace.calls[self._at - 1]
+        weight = self.trace.calls[self.call - 1]
         is_over = self._open is None and weight != self._recomputing
         if is_over and product.bytes == self.trace.copied_bytes[weight]:
             self._release(held)
-            if self.trace.leaves_module[self._at - 1]:  # its container's call fetches before the next product
+            if self.trace.leaves_module[
+                self.call - 1
+            ]:  # its container's call fetches before the next product
                 self._prefetch(held)
+
+    def describe(self, layer: int) -> Hashable:
+        ends = not self._outside.isdisjoint([*self._filled, *self._inflight])
+        if ends or (self.node_shards and len(self._secondary) < self._persist.count(False)):
+            return object()  # no other layer's state
+        first = self.trace.places[layer][0]
+        gathers = self._list_gathers()
+        return (
+            self._next - self.call,
+            self._live,
+            self._open,
+            self._recomputing,
+            tuple([weight - first for weight in self._filled]),
+            self._large,
+            frozenset([weight - first for weight in self._available - self._lasting]),
+            frozenset(self._available & self._outside),
+            *[(weight - first, gathers.index(one)) for weight, one in self._inflight.items()],
+            *[(one.waiting, one.is_whole, one.buffer_bytes) for one in gathers],
+        )
+
+    def _list_gathers(self) -> list[Gathering]:
+        """Return those in flight, each once."""
+        return [*{id(one): one for one in self._inflight.values()}.values()]
+
+    def count_alike(self, calls: int, left: int, period: int) -> int:
+        """Return as ProductRules: while fetches look at equal layers only, and the same weights stay after calls."""
+        times = (left * calls // period - (self._next - self.call)) // calls
+        for at in range(self.call - calls, self.call + (times - 1) * calls):
+            if self._stays.get(at) != self._stays.get(at + calls):
+                return (at - self.call) // calls + 1
+        return times
+
+    def skip(self, calls: int, layers: int) -> None:
+        shift = layers * len(self.trace.places[0])
+        self.call += calls
+        self._next += calls
+        self._filled = [weight + shift for weight in self._filled]
+        ahead = {weight + shift for weight in self._available - self._lasting}
+        self._available = self._available & self._lasting | ahead
+        for one in self._list_gathers():
+            one.weights = [weight + shift for weight in one.weights]
+        self._inflight = {weight + shift: one for weight, one in self._inflight.items()}
 
     def take_gradient(self, held: HeldMemory, size: int) -> None:
         held.take("gradients", size)

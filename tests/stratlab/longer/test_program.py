@@ -17,6 +17,18 @@ def test_help_imports_nothing_heavy():
     assert "stratlab.cli" in modules and not heavy & set(modules)
 
 
+def test_predictions_import_neither_torch_nor_numpy():
+    code = (
+        "import sys; from stratlab import cli\n"
+        "sys.argv = ['stratlab', 'predict', 'qwen_tiny', '--gpus', '2', '--set', 'strategy=zero3']\n"
+        "try: cli.app()\n"
+        "finally: print(*sys.modules)"
+    )
+    modules = run_program(code).stdout.split()
+    heavy = {"mlflow", "torch", "pandas", "numpy", "stratlab.drawing", "trainer"}
+    assert "stratlab_spec.memory.zero3_rules" in modules and not heavy & set(modules)
+
+
 @pytest.mark.parametrize(
     ("failure", "code", "is_bug"),
     [("ValueError('Exceeds the limit')", 1, True), ("OSError(28, 'No space left on device')", 13, False)],

@@ -27,7 +27,7 @@ def measure_tiny(*, recomputed: bool = False):
     product = copy("2 H H")
     forward = {"start": [], "head": copy("2 H V")}
     backward = {"head backward": gradient("4 H V"), "start backward": gradient("4 H V")}
-    for name in ("first", "second", "last"):
+    for name in ("first", "second", "middle", "last"):
         forward[name] = product
         again = product if recomputed else []
         backward[f"{name} backward"] = [*again, *product, *gradient("4 H H")]
@@ -36,7 +36,7 @@ def measure_tiny(*, recomputed: bool = False):
     return Recording({}, {**ends, "layer": layer}, forward | backward, ["0"]).measure(SIZES)
 
 
-def hold_zero3(measured=None, **given):
+def hold_zero3(measured=None, layers=LAYERS, **given):
     """Return the fullest moments of two ranks' windows in KiB. Nothing is gathered before its module, or stays."""
     measured = measured or measure_tiny()
     settings = {
@@ -50,9 +50,32 @@ def hold_zero3(measured=None, **given):
         "accumulates": False,
         "keeps_embedding": True,
     }
-    rules = Zero3Rules(ModuleTrace(measured, LAYERS), **(settings | given))
-    windows = simulate(measured, rules, LAYERS, 1).windows
+    rules = Zero3Rules(ModuleTrace(measured, layers), **(settings | given))
+    windows = simulate(measured, rules, layers, 1).windows
     return {name: total / KIB for name, (total, _) in windows.items() if name}
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize("bucket_kib", [64, 160, 1000])
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_layers_that_are_passed_over_hold_what_they_hold_when_played(
+    monkeypatch, recomputed, bucket_kib, ahead
+):
+    layer = 64 * KIB // 4
+    settings = {
+        "bucket_elements": bucket_kib * KIB // 4,
+        "prefetch_elements": ahead * layer,
+        "live_elements": (ahead + 2) * layer,
+        "reuse_elements": ahead * layer,
+        "layers": 40,
+    }
+    skipped = []
+    skip = Zero3Rules.skip
+    monkeypatch.setattr(Zero3Rules, "skip", lambda *given: (skipped.append(given), skip(*given)))
+    found = hold_zero3(measure_tiny(recomputed=recomputed), **settings)
+    assert skipped
+    monkeypatch.setattr(Zero3Rules, "count_alike", lambda *_: 0)
+    assert hold_zero3(measure_tiny(recomputed=recomputed), **settings) == found
 
 
 STATE = 5 * 448 / 2 + 64
