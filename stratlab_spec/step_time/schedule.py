@@ -46,9 +46,8 @@ def simulate_pipeline(
     ranks = stages // VIRTUAL_STAGES[schedule]
     sends = [send_s] * stages if isinstance(send_s, float | int) else [*send_s, 0.0]
     orders = [_order(schedule, rank, ranks, micro_batches) for rank in range(ranks)]
-    ready: list[list[float | None]] = [[0.0] * micro_batches] + [
-        [None] * micro_batches for _ in range(2 * stages)
-    ]
+    ready: list[list[float | None]] = [[None] * micro_batches for _ in range(2 * stages + 1)]
+    ready[0] = [0.0] * micro_batches
     at, clock = [0] * ranks, [0.0] * ranks
     waiting = list(range(ranks))
     while waiting:
