@@ -50,9 +50,25 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    gpu: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Its kind, for the time of a step: h200, h100, a100-80gb, ..."),
+    ] = "",
+    price_per_gpu_hour: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="With --gpu: the price of a million tokens or images.", show_default=False
+        ),
+    ] = None,
     device_gib: Annotated[
-        float, typer.Option(min=0.1, max=100_000, help="Memory of one GPU. An H200 has 139.8.")
-    ] = DEVICE_GIB,
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=100_000,
+            help=f"Memory of one GPU; {DEVICE_GIB} or that of --gpu if left out. An H200 has 139.8.",
+            show_default=False,
+        ),
+    ] = None,
     operations: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Further operations files, which go first.", show_default=False),
@@ -84,6 +100,8 @@ def predict(
 
     Example: stratlab predict meta-llama/Llama-3.1-8B --gpus 8 --set seq_len=4096
 
+    Example: stratlab predict Qwen/Qwen2.5-3B-Instruct --gpus 8 --gpu h100 --price-per-gpu-hour 2.5
+
     Example: stratlab predict charts/ddp charts/fsdp --set run.processesPerNode=8 --values my.yaml
     """
     from stratlab.predict import Prediction
@@ -91,6 +109,7 @@ def predict(
     from stratlab.predict.asking import ask_of_charts, ask_of_model
     from stratlab.predict.counting import find_cache
     from stratlab.predict.remedies import ALLOWED, find_fewest
+    from stratlab.predict.timing import find_card, predict_speeds
     from stratlab_spec.memory.prediction import Verdict
     from stratlab_spec.memory.profiles import BadOperationsFile, read_operations
 
@@ -120,6 +139,11 @@ def predict(
         raise UserError(f"--page {page}: its folder is missing [SL-page-no-folder]")
     if page and page.is_dir():
         raise UserError(f"--page {page}: is a folder; expected a file [SL-page-is-folder]")
+    card = find_card(gpu) if gpu else None
+    if price_per_gpu_hour and card is None:
+        raise UserError("--price-per-gpu-hour: only with --gpu NAME [SL-price-without-gpu]")
+    if device_gib is None:
+        device_gib = card.memory_gib if card else DEVICE_GIB
     allowed = [name for name in allow.split(",") if name]
     if wrong := [name for name in allowed if name not in ALLOWED]:
         raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)} [SL-predict-allow]")
@@ -134,18 +158,22 @@ def predict(
         questions = ask_of_model(what[0], gpus or GPUS, settings or (), gpus_per_node or 0)
     answers = answer(questions, files, device_gib, cache if count else None, allowed, counted)
     known = [one for one in answers if isinstance(one, Prediction)]
+    speeds = predict_speeds(known, card) if card else None
     if as_json:
         unknown = [
             {"name": u.question.name, "verdict": u.verdict, "reason": u.reason}
             for u in answers
             if isinstance(u, Unknown)
         ]
-        print(json.dumps([one.as_dict() for one in known] + unknown, indent=1))
+        rows = [one.as_dict() | (speeds.as_dict(one, price_per_gpu_hour) if speeds else {}) for one in known]
+        print(json.dumps(rows + unknown, indent=1))
     else:
         fewest = "" if charts else find_fewest(questions[0], look_up(files, device_gib))
         _show(answers, device_gib, fewest, offer=not count)
+        if speeds:
+            open_console().print(speeds.build_screen(price_per_gpu_hour))
     if page:
-        from stratlab.predict.prediction_report import build_prediction_page
+        from stratlab.predict.prediction_page import build_prediction_page
 
         try:
             page.write_text(build_prediction_page(answers, device_gib))

@@ -16,18 +16,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+FP32, HALF = 4, 2
+"""Bytes of an element."""
 BLOCK_BYTES = 512
 """Of CUDA's caching allocator (c10/core/AllocatorConfig.h, kMinBlockSize): every size is rounded up to whole blocks."""
 MOST_KEPT = 64
 """Measured recordings at a time, for the same model under several strategies and numbers of GPUs."""
 FOLDER = Path(__file__).with_name("recordings")
-BACKWARD = " backward"
-"""Ends the name of a segment in the backward pass. Segments of a forward pass, in order: `start`, the layers (`first`,
+FORWARD, BACKWARD = "", " backward"
+"""Ends of the name of a segment in each pass. Segments of a forward pass, in order: `start`, the layers (`first`,
 `second`, `middle`, `last`, or their numbers if they differ), `head`."""
 KINDS = PLAIN, COPY, GRADIENT, CACHED = "", "copy", "gradient", "cached copy"
 """Kinds of events: an activation; a 16-bit copy of a weight for one product; the gradient of a weight; a copy that
@@ -46,8 +48,8 @@ class Size(NamedTuple):
 
     def value(self, sizes: Mapping[str, int]) -> int:
         """Return it for these sizes, rounded up."""
-        found = self.coefficient * prod(sizes[name] for name in self.symbols)
-        return -(-found.numerator // found.denominator)
+        found = self.coefficient.numerator * prod(sizes[name] for name in self.symbols)
+        return -(-found // self.coefficient.denominator)
 
     def __str__(self) -> str:
         return " ".join((str(self.coefficient), *self.symbols))
@@ -70,7 +72,8 @@ class Allocation(NamedTuple):
     bytes: int
 
 
-class Weight(NamedTuple):
+@dataclass(frozen=True)
+class Weight:
     """One parameter."""
 
     name: str
@@ -80,9 +83,14 @@ class Weight(NamedTuple):
     """Its module multiplies by it: strategies that gather weights gather it in 16 bits."""
     trains: bool
 
-    @property
+    @cached_property
     def elements(self) -> int:
         return prod(self.shape)
+
+    @cached_property
+    def whole_bytes(self) -> int:
+        """Return its bytes in fp32."""
+        return round_up(FP32 * self.elements)
 
 
 @dataclass(frozen=True)
@@ -91,8 +99,8 @@ class Recording:
 
     settings: Mapping[str, Any]
     """By which it was recorded, and for which alone it answers."""
-    weights: Mapping[str, list[tuple[str, list[str], bool, bool]]]
-    """Of `start`, one `layer`, `head`."""
+    weights: Mapping[str, Sequence[Sequence[Any]]]
+    """Of `start`, one `layer`, `head`: (name, sizes of its shape, product, trains), as Weight."""
     segments: Mapping[str, list[tuple[bool, str, str, str]]]
     """Name -> (taken, kind, cause, size) in order."""
     data: Sequence[str]
@@ -112,17 +120,18 @@ class Recording:
         return self._measured[key]
 
     def _measure(self, sizes: Mapping[str, int]) -> Measured:
-        known: dict[str, int] = {}
-
+        @cache
         def measured(text: str) -> int:
-            if (found := known.get(text)) is None:
-                found = known[text] = round_up(max(0, parse_size(text).value(sizes)))
-            return found
+            return round_up(max(0, parse_size(text).value(sizes)))
 
-        segments = {
-            name: [Allocation(taken, kind, cause, measured(text)) for taken, kind, cause, text in events]
-            for name, events in self.segments.items()
-        }
+        @cache
+        def allocate(event: tuple[bool, str, str, str]) -> Allocation:
+            taken, kind, cause, text = event
+            return Allocation(taken, kind, cause, measured(text))
+
+        different = {id(events): events for events in self.segments.values()}  # equal segments are one list
+        known = {name: [*map(allocate, events)] for name, events in different.items()}
+        segments = {name: known[id(events)] for name, events in self.segments.items()}
         weights = {
             place: [
                 Weight(name, tuple(parse_size(text).value(sizes) for text in shape), product, trains)
@@ -157,7 +166,7 @@ class Measured:
     data_bytes: int
     traces: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
     """Number of layers -> zero3_trace.ModuleTrace; of all batches of a model, because it depends on weights only."""
-    _parts: dict[tuple[str, bool, bool], list[Stretch | Allocation]] = field(
+    _parts: dict[tuple[int, bool, bool], list[Stretch | Allocation]] = field(
         default_factory=dict, compare=False, repr=False
     )
 
@@ -168,14 +177,17 @@ class Measured:
             copies: whether products copy their weights.
             products: keep these copies apart too.
         """
-        key = segment, copies, products
+        ends = segment == f"start{BACKWARD}"  # which frozen weights do not have
+        found = self.segments.get(segment, NOTHING) if ends else self.segments[segment]
+        key = id(found), copies, products  # equal segments are one list
         if key not in self._parts:
-            ends = segment == f"start{BACKWARD}"  # which frozen weights do not have
-            found = self.segments.get(segment, ()) if ends else self.segments[segment]
             events = (event for event in found if copies or event.kind not in (COPY, CACHED))
             apart = (GRADIENT, CACHED, COPY) if products else (GRADIENT, CACHED)
             self._parts[key] = [*_join(events, apart)]
         return self._parts[key]
+
+
+NOTHING: list[Allocation] = []
 
 
 def _join(events: Iterable[Allocation], apart: tuple[str, ...]) -> Iterator[Stretch | Allocation]:
@@ -201,7 +213,7 @@ def _sum_up(events: Sequence[Allocation]) -> Stretch:
         total += size if taken else -size
         if total > most:
             most, fullest = total, dict(held)
-    return Stretch(total, most, dict(held), fullest)
+    return Stretch(total, most, {cause: size for cause, size in held.items() if size}, fullest)
 
 
 def round_up(size: int, block: int = BLOCK_BYTES) -> int:
@@ -246,16 +258,17 @@ def read_recordings(path: Path) -> list[Recording]:
     parts = content["parts"]
 
     @cache
+    def unpack_event(row: int) -> tuple[bool, str, str, str]:
+        return row > 0, kinds[abs(row) % 4], causes[abs(row) // 4 % 16], sizes[abs(row) // 64]
+
+    @cache
     def unpack(at: int) -> list[tuple[bool, str, str, str]]:
-        return [
-            (row > 0, kinds[abs(row) % 4], causes[abs(row) // 4 % 16], sizes[abs(row) // 64])
-            for row in parts[at]
-        ]
+        return [*map(unpack_event, parts[at])]
 
     return [
         Recording(
             one["settings"],
-            {place: [tuple(row) for row in rows] for place, rows in one["weights"].items()},
+            one["weights"],
             PackedSegments(one["segments"], unpack),
             one["data"],
         )

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratlab_spec.memory.recording import BACKWARD, LAYERS
+from stratlab_spec.memory.recording import BACKWARD
 from stratlab_spec.models.decoder import FAMILIES
 from stratlab_spec.step_time.kernels import Card, Kernel, kernel_seconds
-from stratlab_spec.step_time.recorded_work import HostRecord, HostWork, find_host
+from stratlab_spec.step_time.recorded_work import FIRST, HostRecord, HostWork, find_host
 
 WITH_RECORDS = "llama", "vit", "resnet"
 """Families with host records: for language models, vision transformers, networks of fixed layers."""
@@ -40,6 +40,15 @@ class Host:
     call_us: float = 0.3
     packed_us: float = 275.0
     """Of a call of packed attention, above the launch."""
+
+    compiled_launch_us: float = 8.7
+    compiled_pass_us: float = 120.0
+    """Of a compiled layer's forward or backward pass: its guards and its entry."""
+
+    def compiled_seconds(self, kernels: int, packed: float) -> float:
+        """Return the time for a pass of a compiled layer."""
+        issued = kernels * self.compiled_launch_us + packed * self.packed_us
+        return self.scale * (issued + self.compiled_pass_us) / 1e6
 
     def seconds(self, work: HostWork, forward: bool) -> float:
         """Return the time for a segment's work."""
@@ -66,7 +75,7 @@ class Trained(NamedTuple):
 def list_surcharges(
     family: str, strategy: str, ranks: int, shards: int, trained: Mapping[str, Trained], sharded: bool
 ) -> dict[str, Surcharge]:
-    """Return segment -> what the strategy adds to the flavor's recorded work.
+    """Return segment, of the last or the FIRST micro-batch -> what the strategy adds to the flavor's recorded work.
 
     Args:
         shards: in which the optimizer's state is split.
@@ -81,26 +90,21 @@ def list_surcharges(
     base = find_host(name, "fsdp" if sharded else "single", 2 if sharded else 1)
     split = own.ranks // RECORDED_NODES.get(strategy, 1) / shards if shards > 1 else 1.0
     found = {"optimizer": _scale(own, base, "optimizer", trained["all"], sharded, split)}
-    if "layer" not in trained:  # a network of other layers: each weight adds the mean of the recorded ones
-        own, base = _merge(own), _merge(base)
-        for place, mine in trained.items():
-            for part in ("", BACKWARD):
-                found[place + part] = _scale(own, base, "layer" + part, mine, sharded)
-        return found
-    for segment in own.segments:
-        place = segment.removesuffix(BACKWARD)
-        if segment != "optimizer":
-            found[segment] = _scale(own, base, segment, trained.get(place, trained["layer"]), sharded)
+    own, base = _merge(own), _merge(base)
+    for place, mine in trained.items():
+        for part in ("", BACKWARD, FIRST, BACKWARD + FIRST):
+            found[place + part] = _scale(own, base, "layer" + part, mine, sharded)
     return found
 
 
 def _merge(record: HostRecord) -> HostRecord:
-    """Return a record with all layers and ends as one layer."""
+    """Return a record with all layers and ends as one layer: a bucket of many weights is reduced in one segment."""
     found: dict[str, tuple[list[float], int, dict[str, list[int]], dict[str, list[int]]]] = {}
     for segment, (work, waits, *moved) in record.segments.items():
-        if segment == "optimizer":
+        if segment.startswith("optimizer"):
             continue
-        name = "layer" + (BACKWARD if segment.endswith(BACKWARD) else "")
+        first = FIRST * segment.endswith(FIRST)
+        name = "layer" + BACKWARD * segment.removesuffix(FIRST).endswith(BACKWARD) + first
         known, count, *sums = found.get(name, ([0.0] * 6, 0, {}, {}))
         for total, one in zip(sums, moved, strict=True):
             for kind, (size, launches) in one.items():
@@ -108,8 +112,8 @@ def _merge(record: HostRecord) -> HostRecord:
                 total[kind] = [before[0] + size, before[1] + launches]
         merged = [a + b for a, b in zip(known, work, strict=True)]
         found[name] = (merged, count + waits, sums[0], sums[1])
-    weights = [sum(row[at] for row in record.weights.values()) for at in range(2)]
-    return HostRecord(record.strategy, record.ranks, found, {"layer": weights})
+    every = record.weights["all"]
+    return HostRecord(record.strategy, record.ranks, found, {"all": every})
 
 
 def _scale(
@@ -119,26 +123,17 @@ def _scale(
     other, _, other_moved, _ = base.segments.get(segment, ([0] * 6, 0, {}, {}))
     if segment == "optimizer":  # the recorded micro-batches have no update
         other, other_moved, gathered = [0] * 6, {}, moved
-    theirs = _count_trained(own, segment)
-    per_weight = mine.weights / max(1, theirs.weights)
+    theirs = Trained(*own.weights["all"])
+    per_weight = mine.weights / theirs.weights
     host = HostWork(*((a - b) * per_weight for a, b in zip(work, other, strict=True)))
     difference = gathered if sharded else _subtract(moved, other_moved)
-    scale *= mine.elements / max(1, theirs.elements)
+    scale *= mine.elements / theirs.elements
     kernels = [
         Kernel(kind, 0.0, size * scale, max(1, round(launches * per_weight)))
         for kind, (size, launches) in difference.items()
         if size > 0
     ]
-    return Surcharge(host, waits, kernels)
-
-
-def _count_trained(record: HostRecord, segment: str) -> Trained:
-    place = segment.removesuffix(BACKWARD)
-    if place == "optimizer":
-        rows = list(record.weights.values())
-        return Trained(sum(row[0] for row in rows), sum(row[1] for row in rows))
-    number = {name: str(at) for at, name in enumerate(LAYERS)}.get(place, place)
-    return Trained(*record.weights.get(number, [0, 0]))
+    return Surcharge(host, waits if segment == "optimizer" else round(waits * per_weight), kernels)
 
 
 def _subtract(a: Mapping[str, list[int]], b: Mapping[str, list[int]]) -> dict[str, list[int]]:

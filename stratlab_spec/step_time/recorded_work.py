@@ -61,8 +61,16 @@ class HostWork(NamedTuple):
         return HostWork(*(max(0.0, a + times * b) for a, b in zip(self, other, strict=True)))
 
 
-Segment = tuple[list[Row], list[float], int]
-"""Operations; the host's work; waits for the device."""
+class Segment(NamedTuple):
+    """A part of a micro-batch."""
+
+    rows: Sequence[Row]
+    host: Sequence[float]
+    """As HostWork."""
+    waits: int = 0
+    """Times that the host waits for the device."""
+    fused: Sequence[Row] = ()
+    """Of a layer: the operations as a compiler joins them."""
 
 
 @dataclass(frozen=True)
@@ -73,20 +81,23 @@ class RecordedWork:
     segments: Mapping[str, Segment]
     _measured: dict[Any, dict[str, list[Kernel]]] = field(default_factory=dict, compare=False, repr=False)
 
-    def measure(self, sizes: Mapping[str, int], loss: LossPieces, document: int) -> dict[str, list[Kernel]]:
+    def measure(
+        self, sizes: Mapping[str, int], loss: LossPieces, document: int, compiled: bool = False
+    ) -> dict[str, list[Kernel]]:
         """Return the kernels of each segment; those that accumulate gradients under the segment's name and `+`.
 
         Args:
             loss: launches of a language model's loss.
             document: tokens of a document in packed rows.
+            compiled: layers are.
         """
-        key = *sizes.items(), loss, document
+        key = *sizes.items(), loss, document, compiled
         if key not in self._measured:
             known: dict[tuple[Row, bool], Kernel] = {}
             found: dict[str, list[Kernel]] = {}
-            for name, (rows, _, _) in self.segments.items():
+            for name, segment in self.segments.items():
                 outside = name.startswith("head")
-                for row in rows:
+                for row in (segment.fused if compiled else ()) or segment.rows:
                     if (row, outside) not in known:
                         known[row, outside] = _measure(row, sizes, loss if outside else ONE_PIECE, document)
                     found.setdefault(f"{name}+" if row.accumulates else name, []).append(known[row, outside])
@@ -94,7 +105,7 @@ class RecordedWork:
         return self._measured[key]
 
     def host(self, segment: str) -> HostWork:
-        return HostWork(*self.segments[segment][1])
+        return HostWork(*self.segments[segment].host)
 
 
 class LossPieces(NamedTuple):
@@ -142,19 +153,21 @@ def _attention_flops(rows: int, queries: int, keys: int, size: int, halves: int)
     return 4.0 * rows * queries * keys * (64 if size <= 64 else -(-size // 128) * 128) / halves
 
 
+FIRST = ", first micro-batch"
+"""Ends the name of a segment of a host record; the others are of the last micro-batch."""
 Moved = Mapping[str, list[int]]
 """Kind -> [bytes, launches]."""
 
 
 class HostRecord(NamedTuple):
-    """What the host and the device do under one strategy, for a model of four layers."""
+    """What the host and the device do under one strategy, for a model of six layers, or a network of fixed ones."""
 
     strategy: str
     ranks: int
     segments: Mapping[str, tuple[list[float], int, Moved, Moved]]
     """Segment, or `optimizer` -> HostWork, waits, all operations, those inside a strategy's gathers and reductions."""
     weights: Mapping[str, list[int]]
-    """`start`, each layer's number, `head` -> [trained weights, their elements]."""
+    """`start`, `layer` or each layer's number, `head`, `all` -> [trained weights, their elements]."""
 
 
 @cache
@@ -176,8 +189,10 @@ def read_work(path: Path) -> tuple[list[RecordedWork], list[HostRecord]]:
         RecordedWork(
             one["settings"],
             {
-                name: ([rows[at] for at in parts[place]], host, waits)
-                for name, (place, host, waits) in one["segments"].items()
+                name: Segment(
+                    [rows[at] for at in parts[place]], host, waits, [rows[at] for at in parts[fused]]
+                )
+                for name, (place, host, waits, fused) in one["segments"].items()
             },
         )
         for one in content["modes"]
@@ -207,8 +222,13 @@ def write_work(path: Path, modes: Sequence[RecordedWork], hosts: Sequence[HostRe
 
     for mode in modes:
         segments = {
-            name: [place(parts, [place(rows, pack(row)) for row in operations]), host, waits]
-            for name, (operations, host, waits) in mode.segments.items()
+            name: [
+                place(parts, [place(rows, pack(row)) for row in one.rows]),
+                one.host,
+                one.waits,
+                place(parts, [place(rows, pack(row)) for row in one.fused]),
+            ]
+            for name, one in mode.segments.items()
         }
         packed.append({"settings": dict(mode.settings), "segments": segments})
     content["work"] = {

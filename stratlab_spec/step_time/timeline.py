@@ -36,8 +36,8 @@ class Span:
     waits: int = 0
     """Times that the host waits for the device, evenly spread."""
     needs_s: float = 0.0
-    """Of a collective that must end before this span begins on the device (gathered weights); issued at the end of the
-    previous span but `ahead`."""
+    """Of a collective that must end before this span begins on the device (gathered weights); issued when the previous
+    span begins."""
     sends_s: float = 0.0
     """Of a collective that begins when this span has ended on the device."""
     joins: bool = False
@@ -79,15 +79,14 @@ def play(spans: Sequence[Span]) -> Timeline:
     for _ in range(STEPS):
         began = max(host, device, network)
         found = Timeline()
-        previous = device
-        for span in spans:
-            if span.needs_s:
-                # the gather of a span is issued one span ahead: its network time begins with the previous span's begin
-                network = max(network, previous) + span.needs_s
-            ready = network if span.needs_s or span.joins else 0.0
+        gathered = max(network, device) + spans[0].needs_s
+        for span, following in zip(spans, [*spans[1:], None], strict=True):
+            ready = max(gathered if span.needs_s else 0.0, network if span.joins else 0.0)
             if ready > device:
                 found.exposed_s += ready - max(device, min(ready, host))
             previous = device
+            if following is not None and following.needs_s:  # issued one span ahead
+                network = gathered = max(network, device, ready) + following.needs_s
             parts = span.waits + 1
             for part in range(parts):
                 begin = host

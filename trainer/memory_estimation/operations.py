@@ -9,7 +9,7 @@ Rules for kinds and traffic are stratlab_spec/step_time/kernels.py's. A kernel's
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import FrameType
@@ -57,11 +57,17 @@ class HostWork:
         return [self.launches, self.products, self.further, self.views, self.calls, self.packed]
 
 
+Touched = dict[int, int]
+"""Storage, by a number of its own -> bytes."""
+
+
 @dataclass
 class Work:
     """A segment."""
 
     operations: list[Operation] = field(default_factory=list)
+    touched: list[tuple[Touched, Touched]] = field(default_factory=list)
+    """What each operation reads and writes."""
     host: HostWork = field(default_factory=HostWork)
     waits: int = 0
     """Times that the host waits for the device."""
@@ -117,7 +123,9 @@ SCATTERS = frozenset(
     }
 )
 SORTS = frozenset({"sort", "topk", "argsort", "_unique2"})
-CATENATIONS = frozenset({"cat", "stack", "split_with_sizes_copy", "_chunk_cat"})
+CATENATIONS = frozenset({"cat", "stack"})
+COPIES_INTO = frozenset({"split_with_sizes_copy", "chunk_cat", "_chunk_cat"})
+"""They write into tensors that they are given."""
 
 
 def describe(
@@ -170,6 +178,12 @@ def describe(
         return Operation(kinds.SCATTER, 4, traffic=every)
     if name.startswith("nll_loss"):
         return Operation(kinds.SCATTER, 1, traffic=tuple(map(_bytes, outs)))
+    if (
+        name == "all_gather_copy_in"
+    ):  # the last tensor is the buffer of all ranks, of which this rank writes its part
+        return Operation(kinds.CONCATENATION, 1, traffic=tuple(map(_bytes, ins[:-1])) * 2)
+    if name in COPIES_INTO:
+        return Operation(kinds.CONCATENATION, 1, traffic=tuple(map(_bytes, ins)))
     if name in CATENATIONS:
         return Operation(kinds.CONCATENATION, 1, traffic=every)
     if "pool" in name:
@@ -237,6 +251,60 @@ def _describe_convolution(name: str, ins: Sequence[Tensor], outs: Sequence[Tenso
     return Operation(kind, launches, (result.numel(), prod(weight.shape[1:]), passes), traffic)
 
 
+FUSIBLE = frozenset(
+    {
+        *(kinds.ELEMENTWISE, kinds.COPY, kinds.UP_CAST, kinds.BROADCAST, kinds.ACTIVATION, kinds.NORM),
+        *(kinds.NORM_BACKWARD, kinds.REDUCTION, kinds.CONCATENATION, kinds.SOFTMAX),
+    }
+)
+"""Kinds that a compiler joins to one kernel, if no other kernel stands between."""
+OWN_LAUNCH = frozenset({kinds.REDUCTION, kinds.NORM_BACKWARD})
+"""Kinds that end a kernel: their result needs all of it."""
+
+
+def fuse(work: Mapping[str, Work], segment: str) -> list[Operation]:
+    """Return a segment's operations as a compiler joins them: a chain reads its outer inputs, writes its outer outputs.
+
+    An output is outer if an operation outside its chain reads it, or none does (it is kept for the backward pass).
+    """
+    readers: dict[int, set[tuple[str, int]]] = {}
+    chains = {name: _number_chains(one.operations) for name, one in work.items()}
+    for name, one in work.items():
+        for chain, (reads, _) in zip(chains[name], one.touched, strict=True):
+            for storage in reads:
+                readers.setdefault(storage, set()).add((name, chain))
+    mine = work[segment]
+    found: list[Operation] = []
+    rows = list(zip(chains[segment], mine.operations, mine.touched, strict=True))
+    for chain in dict.fromkeys(chains[segment]):
+        members = [(one, touched) for number, one, touched in rows if number == chain]
+        if members[0][0].kind not in FUSIBLE or members[0][0].accumulates:
+            found += [one for one, _ in members]
+            continue
+        inner: set[int] = set()
+        traffic: dict[int, int] = {}
+        for _, (reads, writes) in members:
+            traffic |= {storage: size for storage, size in reads.items() if storage not in inner}
+            inner |= writes.keys()
+        for _, (_, writes) in members:
+            for storage, size in writes.items():
+                if readers.get(storage, set()) != {(segment, chain)}:
+                    traffic[storage] = size
+        launches = 1 + sum(one.kind in OWN_LAUNCH for one, _ in members[:-1])
+        found.append(Operation(kinds.FUSED, launches, traffic=tuple(traffic.values())))
+    return found
+
+
+def _number_chains(operations: Sequence[Operation]) -> list[int]:
+    numbers: list[int] = []
+    before = False
+    for one in operations:
+        joins = one.kind in FUSIBLE and not one.accumulates
+        numbers.append(numbers[-1] if joins and before else len(numbers))
+        before = joins
+    return numbers
+
+
 OWN_FILES = (
     *("torch/_subclasses/", "torch/utils/_python_dispatch", "torch/_prims", "torch/_refs", "torch/_decomp"),
     *("torch/_meta_reg", "/trainer/memory_estimation/", "torch/utils/_pytree", "torch/utils/_stats"),
@@ -270,7 +338,7 @@ class CallCounter:
 
 
 class OperationWatch(RecordingWatch):
-    """Also list the operations of the last micro-batch, by segment, and the host's work.
+    """Also list the operations of the last micro-batch of a step, by segment, and the host's work.
 
     Args:
         counts_calls: count Python calls, which takes time.
@@ -279,13 +347,19 @@ class OperationWatch(RecordingWatch):
     def __init__(self, counts_calls: bool = False) -> None:
         super().__init__()
         self.work: dict[str, Work] = {}
+        self.first: dict[str, Work] = {}
+        """The same of the first micro-batch of that step."""
+        self._ended = False
         self._at = Work()
         self._counter = CallCounter() if counts_calls else None
 
     def _enter(self, segment: str) -> None:
         super()._enter(segment)
         self._take_calls()
+        if self._ended:
+            self.first, self._ended = {}, False
         self._at = self.work[segment] = Work()  # of the last micro-batch
+        self.first.setdefault(segment, self._at)
         if segment == "start" and self._counter:
             sys.setprofile(self._counter)
 
@@ -298,7 +372,7 @@ class OperationWatch(RecordingWatch):
         """Count no further calls."""
         sys.setprofile(None)
         self._take_calls()
-        self._at = Work()
+        self._at, self._ended = Work(), True
 
     def _take_calls(self) -> None:
         if self._counter:
@@ -310,7 +384,7 @@ class OperationWatch(RecordingWatch):
 
     def multiply(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """Note a product that a count does not make."""
-        self._add(_describe_product((a, b), (out,)))
+        self._add(_describe_product((a, b), (out,)), (a, b), (out,))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
@@ -335,7 +409,7 @@ class OperationWatch(RecordingWatch):
         written = func._schema.is_mutable
         before = {one.untyped_storage()._cdata for one in ins}
         alias = not written and bool(outs) and all(one.untyped_storage()._cdata in before for one in outs)
-        of_library = func.namespace in ("c10d", "_c10d_functional", "fsdp", "profiler", "prim")
+        of_library = func.namespace in ("c10d", "_c10d_functional", "profiler", "prim")
         one = None if of_library else describe(name, ins, outs, alias, _is_causal(func, given[0]))
         if one is None:
             self._at.host.views += func.namespace not in ("profiler", "prim")
@@ -343,9 +417,9 @@ class OperationWatch(RecordingWatch):
         node = torch._C._current_autograd_node()
         if node is not None and node.name() == "torch::autograd::AccumulateGrad":
             one = one._replace(accumulates=True)
-        self._add(one)
+        self._add(one, ins, outs)
 
-    def _add(self, one: Operation) -> None:
+    def _add(self, one: Operation, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
         host = self._at.host
         host.launches += 1
         host.further += one.launches - 1
@@ -356,6 +430,14 @@ class OperationWatch(RecordingWatch):
             _sum_up(self._at.gathered, one)
         else:
             self._at.operations.append(one)
+            self._at.touched.append((self._touch(ins), self._touch(outs)))
+
+    def _touch(self, tensors: Sequence[Tensor]) -> Touched:
+        found: Touched = {}
+        for one in tensors:
+            if storage := self._find(one):
+                found[id(storage)] = max(found.get(id(storage), 0), _bytes(one))
+        return found
 
 
 def _sum_up(moved: dict[str, list[int]], one: Operation) -> None:

@@ -35,11 +35,11 @@ from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import read_vit_shape
 from stratlab_spec.models.pictures import Pictures, find_pictures
 from stratlab_spec.settings.config import Config
-from stratlab_spec.step_time.recorded_work import HostRecord, RecordedWork, Row, write_work
+from stratlab_spec.step_time.recorded_work import FIRST, HostRecord, RecordedWork, Row, Segment, write_work
 from stratlab_spec.strategies import STRATEGIES
 from trainer.engines import torch_engine
 from trainer.memory_estimation import fake_cluster, steps
-from trainer.memory_estimation.operations import Operation, OperationWatch, Work
+from trainer.memory_estimation.operations import Operation, OperationWatch, Work, fuse
 from trainer.memory_estimation.record_families import (
     DRAWS,
     EXPERTS_PER_TOKEN,
@@ -130,13 +130,19 @@ def build_work(
     fit = SizeFit([sizes for _, sizes in draws], ())
     first = draws[0][0]
     segments = {}
-    for name, kept in _kept_names(first, bool(settings["repeats"])).items():
-        rows = [[*work[name].operations] for work, _ in draws]
-        if len({tuple((one.kind, one.accumulates) for one in each) for each in rows}) > 1:
-            raise UnequalSteps(f"{name}: {[len(each) for each in rows]} operations")
-        found = [_explain(fit, alike) for alike in zip(*rows, strict=True)]
-        segments[kept] = (found, first[name].host.as_list(), first[name].waits)
+    for name, kept in _kept_names(first, dict(enumerate(LAYERS)) if settings["repeats"] else {}).items():
+        rows = _explain_all(fit, name, [work[name].operations for work, _ in draws])
+        joined = []
+        if name[0].isdecimal():  # only layers are compiled
+            joined = _explain_all(fit, name, [fuse(work, name) for work, _ in draws])
+        segments[kept] = Segment(rows, first[name].host.as_list(), first[name].waits, joined)
     return RecordedWork(settings, segments)
+
+
+def _explain_all(fit: SizeFit, name: str, draws: Sequence[Sequence[Operation]]) -> list[Row]:
+    if len({tuple((one.kind, one.accumulates, len(one.traffic)) for one in each) for each in draws}) > 1:
+        raise UnequalSteps(f"{name}: {[len(each) for each in draws]} operations")
+    return [_explain(fit, alike) for alike in zip(*draws, strict=True)]
 
 
 def _explain(fit: SizeFit, alike: Sequence[Operation]) -> Row:
@@ -146,11 +152,14 @@ def _explain(fit: SizeFit, alike: Sequence[Operation]) -> Row:
     return Row(one.kind, one.launches, tuple(factors), tuple(traffic), one.accumulates)
 
 
-def _kept_names(work: Mapping[str, Work], repeats: bool) -> dict[str, str]:
+def _kept_names(work: Mapping[str, Work], kept: Mapping[int, str]) -> dict[str, str]:
+    """Return the names of recorded segments -> of kept ones.
+
+    Args:
+        kept: layers and their names; empty = all by their numbers.
+    """
     names = {name.split(" ")[0] for name in work} - {"optimizer", "start", "head"}
-    layers = {at: str(at) for at in range(1 + max(map(int, names)))}
-    if repeats:
-        layers = dict(enumerate(LAYERS))
+    layers = kept or {at: str(at) for at in range(1 + max(map(int, names)))}
     found = {str(at): kept for at, kept in layers.items()} | {"start": "start", "head": "head"}
     found |= {f"{name} backward": f"{kept} backward" for name, kept in found.items()}
     return {name: kept for name, kept in found.items() if name in work}
@@ -253,6 +262,8 @@ def _of_images(family: str, mode: Mapping[str, Any]) -> dict[str, Any]:
 
 WITH_HOSTS = ("llama", "vit", "resnet")
 """Families with host records; the others' follow from the number of weights (step_time/host_work.py)."""
+HOST_LAYERS = {0: "first", 1: "second", 3: "middle", 5: "last"}
+"""Layers of a host record that are kept, of six: the middle ones of four would still be in ZeRO-3's first prefetch."""
 LARGE = {"hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 4096}
 """Sizes of a strategy's host record: matrices above ZeRO-3's limit for weights that stay whole."""
 LARGE_VIT = {"model_hidden": 1024, "model_heads": 16, "model_intermediate": 4096, "image_size": 32}
@@ -267,9 +278,10 @@ def record_hosts(family: str, folder: Path) -> Iterator[HostRecord]:
         for ranks in {ONE_RANK, several} if strategy not in ("hsdp", "zeropp") else {several}:
             if family in IMAGES:
                 settings = _of_images(family, {}) | {"micro_batch_size": 8}
-                settings |= {"model_layers": len(LAYERS), **LARGE_VIT} if family == "vit" else {}
+                settings |= {"model_layers": 1 + max(HOST_LAYERS), **LARGE_VIT} if family == "vit" else {}
             else:
                 content = draw_decoder(family, list_tied(family)[0], False, random.Random(1)) | LARGE
+                content["num_hidden_layers"] = 1 + max(HOST_LAYERS)
                 if "head_dim" in content:
                     content["head_dim"] = 128
                 (folder / "config.json").write_text(json.dumps(content))
@@ -280,21 +292,29 @@ def record_hosts(family: str, folder: Path) -> Iterator[HostRecord]:
             config = _read(settings, ranks, per_node)
             pictures = find_pictures(config)
             found = record_work(config, ranks, pictures, per_node=per_node, counts_calls=True)
-            names = _kept_names(found.work, family == "vit" or family not in IMAGES)
+            repeats = family == "vit" or family not in IMAGES
+            names = _kept_names(found.work, HOST_LAYERS if repeats else {})
             names["optimizer"] = "optimizer"
             rows = {
-                kept: (work.host.as_list(), work.waits, work.moved, work.gathered)
-                for one, kept in names.items()
-                if (work := found.work[one])
+                kept + part: (one.host.as_list(), one.waits, one.moved, one.gathered)
+                for part, work in ((FIRST, found.first), ("", found.work))
+                for name, kept in names.items()
+                if (one := work[name])
             }
-            weights = {
-                place: [
-                    len(trained := [row for row in alike if row[3]]),
-                    sum(prod(row[1]) for row in trained),
-                ]
-                for place, alike in found.list_weights().items()
-            }
+            weights = _count_weights(found.list_weights(), repeats)
             yield HostRecord(strategy, ranks, rows, weights)
+
+
+def _count_weights(weights: Mapping[str, list[Any]], repeats: bool) -> dict[str, list[int]]:
+    """Return place -> [trained weights, their elements]; equal layers as one `layer`."""
+    found = {
+        place: [len(trained := [row for row in rows if row[3]]), sum(prod(row[1]) for row in trained)]
+        for place, rows in weights.items()
+    }
+    whole = [sum(row[at] for row in found.values()) for at in range(2)]
+    if repeats:
+        found = {"start": found["start"], "layer": found["0"], "head": found["head"]}
+    return found | {"all": whole}
 
 
 def main(families: Sequence[str]) -> int:

@@ -23,13 +23,13 @@ H200, H100 = CARDS["h200"], CARDS["h100"]
 @pytest.mark.parametrize(
     ("kernel", "us"),
     [
-        (Kernel(PRODUCT, flops=735e9, bytes=0), 1000 + 3 + 1.2),
-        (Kernel(PRODUCT, flops=0, bytes=2.55e9), 1000 + 3 + 1.2),  # 0.6 x 4.25 TB/s
-        (Kernel(COPY, bytes=4.25e9), 1000 + 1 + 1.2),
-        (Kernel(UP_CAST, bytes=2.1e9), 1000 + 1 + 1.2),
-        (Kernel(CONVOLUTION, flops=0.62 * 735e9), 1000 + 2 + 1.2),
+        (Kernel(PRODUCT, flops=720e9, bytes=0), 1000 + 3 + 1.13),
+        (Kernel(PRODUCT, flops=0, bytes=2.55e9), 1000 + 3 + 1.13),  # 0.6 x 4.25 TB/s
+        (Kernel(COPY, bytes=4.25e9), 1000 + 1 + 1.13),
+        (Kernel(UP_CAST, bytes=2.1e9), 1000 + 1 + 1.13),
+        (Kernel(CONVOLUTION, flops=0.62 * 720e9), 1000 + 2 + 1.13),
         (Kernel(ELEMENTWISE, launches=0), 0),
-        (Kernel(ELEMENTWISE, launches=3), 3 * 2.2),
+        (Kernel(ELEMENTWISE, launches=3), 3 * 2.13),
     ],
 )
 def test_a_kernel_takes_the_longer_of_arithmetic_and_traffic(kernel: Kernel, us: float) -> None:
@@ -39,7 +39,7 @@ def test_a_kernel_takes_the_longer_of_arithmetic_and_traffic(kernel: Kernel, us:
 def test_a_cap_holds_where_memory_is_slower() -> None:
     """2.2 TB/s of a norm on both; a card of 1 TB/s has no more than 0.97 of that."""
     norm = Kernel(NORM, bytes=2.2e9)
-    assert kernel_seconds(norm, H200) == kernel_seconds(norm, H100)
+    assert kernel_seconds(norm, H200) == pytest.approx(kernel_seconds(norm, H100), rel=1e-3)
     slow = from_data_sheet("slow", 24, 100, 1.0)
     assert kernel_seconds(norm, slow) == pytest.approx(2.2e9 / (0.97 * 0.885e12), rel=0.01)
 

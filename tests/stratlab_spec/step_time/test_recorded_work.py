@@ -15,6 +15,7 @@ from stratlab_spec.step_time.recorded_work import (
     LossPieces,
     RecordedWork,
     Row,
+    Segment,
     count_pieces,
     read_work,
     write_work,
@@ -26,7 +27,7 @@ ADDITION = Row(ELEMENTWISE, 1, (), ("4 H H",), True)
 
 
 def measure(row: Row, segment: str = "middle", loss: LossPieces | None = None) -> Kernel:
-    work = RecordedWork({}, {segment: ([row], [0] * 6, 0)})
+    work = RecordedWork({}, {segment: Segment([row], [0] * 6)})
     ((kernel,),) = work.measure(SIZES, loss or LossPieces(1, 1), 40).values()
     return kernel
 
@@ -60,7 +61,7 @@ def test_pieces_of_a_loss() -> None:
 
 
 def test_gradients_that_are_added_are_apart() -> None:
-    work = RecordedWork({}, {"middle backward": ([PRODUCTS, ADDITION], [0] * 6, 0)})
+    work = RecordedWork({}, {"middle backward": Segment([PRODUCTS, ADDITION], [0] * 6)})
     found = work.measure(SIZES, LossPieces(1, 1), 40)
     assert [len(found[name]) for name in ("middle backward", "middle backward+")] == [1, 1]
 
@@ -68,11 +69,16 @@ def test_gradients_that_are_added_are_apart() -> None:
 def test_a_file_keeps_steps_and_work(tmp_path: Path) -> None:
     path = tmp_path / "family.json.gz"
     path.write_bytes(gzip.compress(json.dumps({"recordings": [1]}).encode()))
-    work = RecordedWork({"flavor": "whole"}, {"middle": ([PRODUCTS, ADDITION, PRODUCTS], [1, 2, 3, 4, 5.5, 6], 2)})
-    host = HostRecord("ddp", 2, {"optimizer": ([1, 0, 0, 0, 0, 0], 1, {COPY_KIND: [8, 1]}, {})}, {"head": [1, 9]})
+    work = RecordedWork(
+        {"flavor": "whole"},
+        {"middle": Segment([PRODUCTS, ADDITION, PRODUCTS], [1, 2, 3, 4, 5.5, 6], 2, [PRODUCTS])},
+    )
+    host = HostRecord(
+        "ddp", 2, {"optimizer": ([1, 0, 0, 0, 0, 0], 1, {COPY_KIND: [8, 1]}, {})}, {"head": [1, 9]}
+    )
     write_work(path, [work], [host])
     (found,), (again,) = read_work(path)
-    assert (found.settings, found.segments["middle"][0]) == (work.settings, work.segments["middle"][0])
+    assert (found.settings, found.segments) == (work.settings, work.segments)
     assert found.host("middle") == HostWork(1, 2, 3, 4, 5.5, 6)
     assert again.weights == host.weights
     assert json.loads(gzip.decompress(path.read_bytes()))["recordings"] == [1]

@@ -34,7 +34,11 @@ def test_a_wait_ends_the_lead() -> None:
 
 def test_the_host_is_at_most_a_thousand_kernels_ahead() -> None:
     """The host leaves `a` after 80 of its 100 ms, and needs 80 ms for `c`."""
-    few = [Span("a", "forward", 0.1, 10, 0.0), Span("b", "forward", 0.0, 1, 0.0), Span("c", "x", 0.0, 1, 0.08)]
+    few = [
+        Span("a", "forward", 0.1, 10, 0.0),
+        Span("b", "forward", 0.0, 1, 0.0),
+        Span("c", "x", 0.0, 1, 0.08),
+    ]
     many = [Span("a", "forward", 0.1, 5 * MOST_AHEAD, 0.0), *few[1:]]
     assert play(few).step_s == pytest.approx(0.1, rel=0.01)
     assert play(many).step_s == pytest.approx(0.16, rel=0.01)

@@ -1,0 +1,183 @@
+"""Add the time of a step to predictions: tokens or images per second, MFU, price, and the fastest strategy.
+
+    Prediction ─▶ predict_step_time (stratlab_spec/step_time) ─▶ Speed ─▶ Speeds: which one, ties called ties
+
+Times come from constants of a card, not from a measurement of the user's machine. So each has a wide band, and two
+strategies nearer than TIE_PCT are a tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from stratlab import UserError
+from stratlab.predict import Prediction
+from stratlab_spec.memory.prediction import Verdict
+from stratlab_spec.memory.recording import NotRecorded
+from stratlab_spec.memory.simulated import Simulated
+from stratlab_spec.models.decoder import count_flops_per_token
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.step_time.kernels import CARDS, Card
+from stratlab_spec.step_time.prediction import DOCUMENT_TOKENS, predict_step_time
+
+BAND_PCT = 30
+"""Of a step on a machine that has not been measured: an uncalibrated predictor is 9 to 16 % off in the mean on public
+tables, and equal machines of several makers differ by 6 to 38 %."""
+TIE_PCT = 6
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The time of a run's step on one kind of GPU."""
+
+    name: str
+    step_ms: float
+    unit: str
+    """tokens or images."""
+    per_s: float
+    """Of all GPUs together."""
+    mfu_pct: float | None
+    idle_pct: float
+    """Share of the step in which the GPU waits for the host."""
+    exposed_pct: float
+    """Share of the step in which it waits for collectives."""
+    gpus: int
+
+    def price_per_million(self, per_gpu_hour: float) -> float:
+        """Return the price of a million tokens or images."""
+        return 1e6 / self.per_s / 3600 * self.gpus * per_gpu_hour
+
+    def as_dict(self, per_gpu_hour: float | None) -> dict[str, Any]:
+        """Return it for a file."""
+        price = {"price_per_million": round(self.price_per_million(per_gpu_hour), 4)} if per_gpu_hour else {}
+        return {
+            "step_ms": round(self.step_ms, 2),
+            "band_pct": BAND_PCT,
+            f"{self.unit}_per_s": round(self.per_s, 1),
+            "mfu_pct": None if self.mfu_pct is None else round(self.mfu_pct, 1),
+            "host_wait_pct": round(self.idle_pct, 1),
+            "exposed_communication_pct": round(self.exposed_pct, 1),
+            **price,
+        }
+
+
+def predict_speed(one: Prediction, card: Card) -> Speed | str:
+    """Return the speed of a run, or why it is not known."""
+    file = one.file
+    if not isinstance(file, Simulated):
+        return "the memory comes from an operations file"
+    config, ranks = file.config, file.ranks
+    try:
+        time = predict_step_time(config, ranks, file.ranks_of_node, card)
+    except NotRecorded as failure:
+        return f"no recorded operations for {failure}"
+    rows = config.global_batch_size
+    units = rows * (config.seq_len if config.is_text else 1)
+    mfu = None
+    if config.is_text:
+        seen = min(DOCUMENT_TOKENS, config.seq_len) if config.packing else config.seq_len
+        flops = count_flops_per_token(read_shape(config), seen, causal=True, lora=bool(config.lora_rank))
+        mfu = 100 * flops * units / time.step_ms * 1e3 / ranks / card.peak_tflops / 1e12
+    line = time.timeline
+    idle, exposed = (100 * part / line.step_s for part in (line.idle_s, line.exposed_s))
+    unit = "tokens" if config.is_text else "images"
+    return Speed(one.question.name, time.step_ms, unit, units / time.step_ms * 1e3, mfu, idle, exposed, ranks)
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """The speeds of several runs on one kind of GPU."""
+
+    card: Card
+    found: Mapping[str, Speed | str]
+    """Run -> its speed, or why it is not known."""
+    fitting: Sequence[str]
+
+    @property
+    def ranked(self) -> list[Speed]:
+        """Return the speeds, the fastest first; those of runs that do not fit come last."""
+        known = [one for one in self.found.values() if isinstance(one, Speed)]
+        return sorted(known, key=lambda one: (one.name not in self.fitting, -one.per_s))
+
+    @property
+    def best(self) -> list[Speed]:
+        """Return the fastest run that fits, and those that are slower by less than TIE_PCT."""
+        fitting = [one for one in self.ranked if one.name in self.fitting]
+        return [one for one in fitting if one.per_s > fitting[0].per_s * (1 - TIE_PCT / 100)]
+
+    def as_dict(self, one: Prediction, per_gpu_hour: float | None) -> dict[str, Any]:
+        """Return a run's speed for a file."""
+        speed = self.found[one.question.name]
+        if isinstance(speed, str):
+            return {"speed": None, "speed_unknown": speed}
+        return {"speed": {"gpu": self.card.name, **speed.as_dict(per_gpu_hour)}}
+
+    def build_screen(self, per_gpu_hour: float | None) -> Group:
+        """Return the answer to "how fast" as a person reads it."""
+        ranked = self.ranked
+        if not ranked:
+            reasons = dict.fromkeys(one for one in self.found.values() if isinstance(one, str))
+            return Group(Text(f"Time is not known: {'; '.join(reasons)}"))
+        unit = ranked[0].unit
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        columns = ["run", "ms per step", f"{unit} per s", "MFU %", "GPU waits for host %", "for network %"]
+        columns += [f"price per million {unit}"] if per_gpu_hour else []
+        for name in columns:
+            table.add_column(name.replace(" per ", "\nper "), justify="left" if name == "run" else "right")
+        for one in ranked:
+            fits = one.name in self.fitting
+            row = [
+                one.name if fits else f"{one.name} (does not fit)",
+                f"{one.step_ms:,.0f}",
+                f"{one.per_s:,.0f}",
+            ]
+            row += ["" if one.mfu_pct is None else f"{one.mfu_pct:.0f}"]
+            row += [f"{one.idle_pct:.0f}", f"{one.exposed_pct:.0f}"]
+            row += [f"{one.price_per_million(per_gpu_hour):.3g}"] if per_gpu_hour else []
+            table.add_row(*row, style="" if fits else "dim")
+        trust = (
+            f"Each time ± {BAND_PCT} %: constants of an H200 and an H100, of other cards their data sheets, no "
+            f"measurement of this machine. Runs less than {TIE_PCT} % apart are a tie"
+        )
+        unknown = [name for name, one in self.found.items() if isinstance(one, str)]
+        more = (
+            [Text(f"No time for {', '.join(unknown)}: no operations recorded", style="dim")]
+            if unknown
+            else []
+        )
+        return Group(Text(self._conclude(), style="bold"), table, Text(trust, style="dim"), *more)
+
+    def _conclude(self) -> str:
+        best = self.best
+        if not best:
+            return "No run that fits has a known time"
+        first = (
+            f"{best[0].name}: {best[0].per_s:,.0f} {best[0].unit} per s on {best[0].gpus} x {self.card.name}"
+        )
+        if len(best) > 1:
+            return f"Fastest, as a tie: {', '.join(one.name for one in best)}; {first}"
+        return f"Fastest: {first}"
+
+
+def find_card(name: str) -> Card:
+    """Return the card of this name.
+
+    Raises:
+        UserError: there is none.
+    """
+    if found := CARDS.get(name.lower()):
+        return found
+    raise UserError(f"--gpu {name}: expected one of {', '.join(CARDS)} [SL-predict-gpu]")
+
+
+def predict_speeds(answers: Sequence[Prediction], card: Card) -> Speeds:
+    """Return the speeds of all runs."""
+    fitting = [one.question.name for one in answers if one.verdict is Verdict.FITS]
+    return Speeds(card, {one.question.name: predict_speed(one, card) for one in answers}, fitting)
