@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.backtest import __main__ as command
 from benchmarks.backtest import matrices, nanotron, simumax
 from benchmarks.backtest.__main__ import SHIPPED, main
 from benchmarks.backtest.counts import (
@@ -91,6 +92,13 @@ def test_runs_alike_differ_in_replicas_alone():
     assert found == pytest.approx([100 / 9, -100 / 11])
 
 
+@pytest.fixture
+def memory_only(monkeypatch):
+    """Step times: test_backtest_times.py."""
+    monkeypatch.setattr(command, "judge_sets", lambda shipped, folder: [])
+
+
+@pytest.mark.usefixtures("memory_only")
 def test_rows_that_decide_are_not_judged(tmp_path):
     """A few rows of one file: no others, no SimuMax, and none of the shipped ones that have decided."""
     lines = (SHIPPED / nanotron.FILE).read_text().splitlines()
@@ -136,6 +144,7 @@ def test_every_row_of_a_foreign_table_has_a_complete_description():
             assert bool(found.why) != bool(found.differs), (table.file, found.when)
 
 
+@pytest.mark.usefixtures("memory_only")
 def test_a_matrix_adds_up(tmp_path):
     """One or two rows of each kind, where a run that needs just the whole device fits; and a few rows of a file."""
     (*_, table), _, _ = matrices.read_descriptions()

@@ -13,6 +13,8 @@ from benchmarks.backtest.report import WORST, Bar
 from benchmarks.backtest.times.scores import Predicted, score
 from benchmarks.backtest.times.tables import Judged
 
+ROWS = 50
+"""Fewer say nothing of a share."""
 INSIDE_PCT, WIDTH_PER_ERROR = (85.0, 95.0), 2.6
 COLUMNS = (
     "set",
@@ -40,8 +42,9 @@ EXPLAINED = (
 def list_bars(judged: Sequence[Judged]) -> list[tuple[str, Bar]]:
     """Return (source, bar) of every set, and of the band over all of them."""
     found = [(one.name, bar) for one in judged for bar in one.bars]
-    if pooled := pool(judged):
-        rows, (low, high) = int(pooled["rows"]), INSIDE_PCT
+    pooled = pool(judged)
+    if (rows := int(pooled.get("rows", 0))) >= ROWS:
+        low, high = INSIDE_PCT
         found += [
             ("all sets", Bar("rows inside the printed band", pooled["inside"], ">=", low, "%", rows)),
             ("all sets", Bar("rows inside the printed band", pooled["inside"], "<=", high, "%", rows)),
@@ -121,8 +124,8 @@ def build_lines(judged: Sequence[Judged], rows_file: str) -> Iterator[str]:
     for name, found in sets:
         errors = " | ".join(f"{found[key]:.1f}" for key in ("mean", "median", "p95", "bias"))
         pairs = f"{found['pairs_in_order']:.1f} ({found['pairs']:.0f})" if found["pairs"] else "-"
-        regret = ", ".join(f"{found[key]:.1f}" for key in ("regret", "regret_p95", "regret_worst"))
-        yield f"| {name} | {found['rows']:.0f} | {errors} | {pairs} | {regret if name != 'all sets' else '-'} |"
+        regret = ", ".join(f"{found.get(key, 0):.1f}" for key in ("regret", "regret_p95", "regret_worst"))
+        yield f"| {name} | {found['rows']:.0f} | {errors} | {pairs} | {regret if found.get('families') else '-'} |"
     yield from (
         "",
         "| rows | inside the band % | half-width % | by mean error | slower than both neighbours |",

@@ -143,7 +143,7 @@ def _read_machine(
     network: str,
     node_gb_per_s: float = 0.0,
     in_node: Mapping[str, Any] | None = None,
-    **rates: float,
+    **rates: Any,
 ) -> Machine:
     links = dict(IN_NODE.get(card.partition("-")[0], {}))
     for kind, rows in (in_node or {}).items():
@@ -159,7 +159,8 @@ def read_cases(table: Table, rows: Rows, machine: Machine, folder: Path) -> list
         more = {row["model"]: row for row in read_table(Path(__file__).parents[1] / "data" / table.models)}
     found = []
     for row in read_table(folder / table.file):
-        columns = {name: _as_number(text) for name, text in {**more.get(row.get("model"), {}), **row}.items()}
+        texts = {**more.get(row.get("model"), {}), **row}
+        columns: dict[str, Any] = {name: _as_number(text) for name, text in texts.items()}
         if evaluate(table.keep, columns) and evaluate(rows.where, columns):
             found.append((_build_case(table, rows, machine, columns), columns))
     found.sort(key=lambda pair: [pair[1][name] for name in rows.order] + [pair[0].name])
