@@ -50,12 +50,13 @@ def main(arguments: list[str]) -> int:
     sources = [judge(given.data) for name, judge in judges.items() if name in there]
     judged = [matrices.judge_table(given.data, one, models, more) for one in tables if one.file in there]
     times = judge_sets(SHIPPED, given.data) if timed else []
-    own, scales = own_steps.judge(own_steps.read_runs()) if timed else ([], {})
+    whole = timed and given.data == SHIPPED
+    own, scales = own_steps.judge(own_steps.read_runs()) if whole else ([], {})
     if given.output:
         given.output.parent.mkdir(parents=True, exist_ok=True)
         content = as_dict(sources, judged)
         if times:
-            content["times"] = times_report.as_dict(times) | {own_steps.NAME: own_steps.as_dict(own, scales)}
+            content["times"] = times_report.as_dict(times) | own_steps.as_dict(own, scales)
         write_json(given.output, content)
     if given.page:
         rows = given.page.with_suffix(".csv")

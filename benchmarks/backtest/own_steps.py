@@ -234,8 +234,10 @@ NAME = "our engines, one GPU"
 
 
 def as_dict(rows: Sequence[Judged], scales: Mapping[str, float]) -> dict[str, Any]:
-    """Return the part of reports/backtest.json."""
-    return {
+    """Return the part of reports/backtest.json; nothing without rows."""
+    if not rows:
+        return {}
+    found = {
         "scalars": {host: {"host_scale": round(scale, 3)} for host, scale in scales.items()},
         "bars": [asdict(bar) | {"found": round(bar.found, 2), "met": bar.met} for bar in build_bars(rows)],
         "rows": [
@@ -250,10 +252,13 @@ def as_dict(rows: Sequence[Judged], scales: Mapping[str, float]) -> dict[str, An
             for row in rows
         ],
     }
+    return {NAME: found}
 
 
 def build_lines(rows: Sequence[Judged], scales: Mapping[str, float]) -> Iterator[str]:
-    """Yield the lines of the page."""
+    """Yield the lines of the page; none without rows."""
+    if not rows:
+        return
     yield from ("", f"### {NAME}", "")
     yield (
         "* `stratlab predict`'s own path: recorded operations, host records, two queues. Measured: median of steps 5 "
