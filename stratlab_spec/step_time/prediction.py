@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stratlab_spec.layout.mesh_rules import resolve_axes
 from stratlab_spec.memory.recording import BACKWARD, Measured, NotRecorded, Weight, name_layer
 from stratlab_spec.memory.sizes import ROWS_AT_ONCE, decoder_sizes, image_sizes
 from stratlab_spec.memory.step_prediction import FLAVORS, SAME_LAYERS, measure_recording
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import read_vit_shape, registered_name
 from stratlab_spec.models.pictures import MIXED, find_pictures
-from stratlab_spec.plan import resolve_axes
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import reduce_bucket_bytes
