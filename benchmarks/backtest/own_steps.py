@@ -22,7 +22,7 @@ from stratlab_spec.memory.recording import NotRecorded
 from stratlab_spec.settings.config import Config
 from stratlab_spec.step_time.host_work import Host
 from stratlab_spec.step_time.kernels import CARDS
-from stratlab_spec.step_time.prediction import predict_step_time
+from stratlab_spec.step_time.time_prediction import predict_step_time
 
 MEASURED = Path(__file__).parents[1] / "gpu" / "measured"
 STAGES = ("project", "strategies", "peers")
@@ -161,7 +161,7 @@ BARS = {
     "single, ddp compiled": (6.0, None),
     "zero1, zero2": (8.0, None),
 }
-"""Group -> mean and 95th percentile of errors without signs, in percent."""
+"""RankGroup -> mean and 95th percentile of errors without signs, in percent."""
 NEAR_PCT = 3
 """Pairs of runs nearer than this have no order."""
 

@@ -26,7 +26,7 @@ from stratlab_spec.models.decoder import count_flops_per_token
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config
 from stratlab_spec.step_time.kernels import CARDS, Card
-from stratlab_spec.step_time.prediction import DOCUMENT_TOKENS, predict_step_time
+from stratlab_spec.step_time.time_prediction import DOCUMENT_TOKENS, predict_step_time
 from stratlab_spec.strategies import STRATEGIES
 
 BAND_PCT = (-30, 30)

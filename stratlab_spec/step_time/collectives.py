@@ -126,7 +126,7 @@ def _between(rows: Mapping[int, tuple[float, float, float]], nodes: int) -> Scat
 EFA_P5 = Network("AWS p5, EFA, 3200 Gb/s a node", 400, {ALL_REDUCE: P5_ALL_REDUCE, ALL_GATHER: P5_ALL_GATHER})
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """Ranks that communicate; `per_node` of them share a node."""
 
     ranks: int
@@ -137,9 +137,9 @@ class Group(NamedTuple):
         return -(-self.ranks // self.per_node)
 
 
-def spread_group(ranks: int, stride: int, node_gpus: int = NODE_GPUS) -> Group:
+def spread_group(ranks: int, stride: int, node_gpus: int = NODE_GPUS) -> RankGroup:
     """Return the group of ranks that are `stride` ranks apart."""
-    return Group(ranks, max(1, min(ranks, node_gpus // stride)))
+    return RankGroup(ranks, max(1, min(ranks, node_gpus // stride)))
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ RAIL_POWER, RAIL_FROM_BYTES, RAIL_TO_BYTES = 0.17, 50e6, 256e6
 
 
 def collective_seconds(
-    kind: str, size_bytes: float, group: Group, links: Links, bandwidth: int = MIDDLE
+    kind: str, size_bytes: float, group: RankGroup, links: Links, bandwidth: int = MIDDLE
 ) -> float:
     """Return the seconds of one collective that every rank starts at once.
 
@@ -214,7 +214,9 @@ def _in_node(kind: str, ranks: int, links: Links) -> InNode:
     return rows[min((row for row in rows if row >= ranks), default=max(rows))]
 
 
-def _seconds_between_nodes(kind: str, size_bytes: float, group: Group, links: Links, bandwidth: int) -> float:
+def _seconds_between_nodes(
+    kind: str, size_bytes: float, group: RankGroup, links: Links, bandwidth: int
+) -> float:
     """Return the time of the fastest pair of algorithm and protocol.
 
     A group that has only some of a node's ranks has as small a share of the node's network cards, because the groups

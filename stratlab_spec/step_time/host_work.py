@@ -20,8 +20,6 @@ from stratlab_spec.models.decoder import FAMILIES
 from stratlab_spec.step_time.kernels import Card, Kernel, kernel_seconds
 from stratlab_spec.step_time.recorded_work import FIRST, HostRecord, HostWork, find_host
 
-WITH_RECORDS = "llama", "vit", "resnet"
-"""Families with host records: for language models, vision transformers, networks of fixed layers."""
 RECORDED_NODES = {"hsdp": 2}
 """Strategy -> groups with equal shards in its record."""
 
@@ -85,6 +83,7 @@ def list_surcharges(
     Raises:
         NotRecorded: a strategy without a host record.
     """
+    # the families with host records (record_operations.WITH_HOSTS)
     name = "vit" if family == "vit" else "llama" if family in FAMILIES else "resnet"
     own = find_host(name, strategy, ranks)
     base = find_host(name, "fsdp" if sharded else "single", 2 if sharded else 1)

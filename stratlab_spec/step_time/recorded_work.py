@@ -30,7 +30,7 @@ from stratlab_spec.step_time.kernels import (
 )
 
 
-class Row(NamedTuple):
+class RecordedOperation(NamedTuple):
     """One operation; sizes as `recording.parse_size` reads them."""
 
     kind: str
@@ -64,12 +64,12 @@ class HostWork(NamedTuple):
 class Segment(NamedTuple):
     """A part of a micro-batch."""
 
-    rows: Sequence[Row]
+    rows: Sequence[RecordedOperation]
     host: Sequence[float]
     """As HostWork."""
     waits: int = 0
     """Times that the host waits for the device."""
-    fused: Sequence[Row] = ()
+    fused: Sequence[RecordedOperation] = ()
     """Of a layer: the operations as a compiler joins them."""
 
 
@@ -93,7 +93,7 @@ class RecordedWork:
         """
         key = *sizes.items(), loss, document, compiled
         if key not in self._measured:
-            known: dict[tuple[Row, bool], Kernel] = {}
+            known: dict[tuple[RecordedOperation, bool], Kernel] = {}
             found: dict[str, list[Kernel]] = {}
             for name, segment in self.segments.items():
                 outside = name.startswith("head")
@@ -125,7 +125,7 @@ def count_pieces(tokens: int, chunk_tokens: int, rows_at_once: int) -> LossPiece
     return LossPieces(chunks, chunks * ceil(chunk / rows_at_once))
 
 
-def _measure(row: Row, sizes: Mapping[str, int], loss: LossPieces, document: int) -> Kernel:
+def _measure(row: RecordedOperation, sizes: Mapping[str, int], loss: LossPieces, document: int) -> Kernel:
     factors = [parse_size(text).value(sizes) for text in row.factors]
     traffic = sum(parse_size(text).value(sizes) for text in row.traffic)
     flops = 2.0 * prod(factors) if factors else 0.0
@@ -179,10 +179,10 @@ def read_work(path: Path) -> tuple[list[RecordedWork], list[HostRecord]]:
         return [], []
     sizes, kinds, parts = content["sizes"], content["kinds"], content["parts"]
 
-    def unpack(row: list[Any]) -> Row:
+    def unpack(row: list[Any]) -> RecordedOperation:
         kind, launches, factors, traffic, accumulates = row
         products, moved = (tuple(sizes[at] for at in group) for group in (factors, traffic))
-        return Row(kinds[kind], launches, products, moved, bool(accumulates))
+        return RecordedOperation(kinds[kind], launches, products, moved, bool(accumulates))
 
     rows = [unpack(row) for row in content["rows"]]
     found = [
@@ -216,7 +216,7 @@ def write_work(path: Path, modes: Sequence[RecordedWork], hosts: Sequence[HostRe
             known.append(item)
         return known.index(item)
 
-    def pack(row: Row) -> list[Any]:
+    def pack(row: RecordedOperation) -> list[Any]:
         groups = ([place(sizes, text) for text in group] for group in (row.factors, row.traffic))
         return [place(kinds, row.kind), row.launches, *groups, int(row.accumulates)]
 

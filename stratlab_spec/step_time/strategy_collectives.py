@@ -20,8 +20,8 @@ from stratlab_spec.step_time.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
     REDUCE_SCATTER,
-    Group,
     Links,
+    RankGroup,
     collective_seconds,
 )
 
@@ -60,15 +60,15 @@ class StrategyCollectives:
     copy_bytes_per_s: float
 
     @property
-    def _inner(self) -> Group:
-        return Group(self.shards, min(self.shards, self.per_node))
+    def _inner(self) -> RankGroup:
+        return RankGroup(self.shards, min(self.shards, self.per_node))
 
     @property
-    def _whole(self) -> Group:
+    def _whole(self) -> RankGroup:
         ranks = self.shards * self.replicas
-        return Group(ranks, min(ranks, self.per_node))
+        return RankGroup(ranks, min(ranks, self.per_node))
 
-    def _seconds(self, kind: str, size_bytes: float, group: Group, bucket_bytes: float = 0) -> float:
+    def _seconds(self, kind: str, size_bytes: float, group: RankGroup, bucket_bytes: float = 0) -> float:
         if group.ranks == 1:  # NCCL copies the tensor
             return 2 * size_bytes / self.copy_bytes_per_s
         messages = ceil(size_bytes / bucket_bytes) if bucket_bytes else 1
@@ -101,13 +101,13 @@ class StrategyCollectives:
         group = self._inner if self.strategy in ("fsdp", "hsdp") else self._whole
         gathers = group
         if self.strategy == "zeropp" and phase == "backward":
-            gathers = Group(min(group.ranks, self.per_node), min(group.ranks, self.per_node))
+            gathers = RankGroup(min(group.ranks, self.per_node), min(group.ranks, self.per_node))
         needs = self._seconds(ALL_GATHER, HALF * elements, gathers)
         if phase == "forward":
             return Transfers(needs)
         sends = self._seconds(REDUCE_SCATTER, FP32 * elements, group)
         if self.strategy == "hsdp" and completes:
-            across = Group(self.replicas, max(1, self.per_node // self.shards))
+            across = RankGroup(self.replicas, max(1, self.per_node // self.shards))
             sends += self._seconds(ALL_REDUCE, FP32 * elements / self.shards, across)
         return Transfers(0.0 if place == "head" else needs, sends)
 

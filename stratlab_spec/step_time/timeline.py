@@ -25,7 +25,7 @@ STEPS = 3
 
 
 @dataclass(frozen=True)
-class Span:
+class StepSpan:
     """A part of a step."""
 
     name: str
@@ -45,7 +45,7 @@ class Span:
 
 
 @dataclass
-class Timeline:
+class StepTimeline:
     """Seconds of a step."""
 
     step_s: float = 0.0
@@ -70,15 +70,15 @@ def _shorten(queue: deque[tuple[int, float, float]], kernels: int) -> float:
     return reached
 
 
-def play(spans: Sequence[Span]) -> Timeline:
+def play(spans: Sequence[StepSpan]) -> StepTimeline:
     """Return the time of a step in a row of equal ones."""
     host = device = network = 0.0
     queue: deque[tuple[int, float, float]] = deque()  # kernels, begin and end on the device
     ahead = 0
-    found = Timeline()
+    found = StepTimeline()
     for _ in range(STEPS):
         began = max(host, device, network)
-        found = Timeline()
+        found = StepTimeline()
         gathered = max(network, device) + spans[0].needs_s
         for span, following in zip(spans, [*spans[1:], None], strict=True):
             ready = max(gathered if span.needs_s else 0.0, network if span.joins else 0.0)

@@ -23,7 +23,7 @@ from benchmarks.backtest.times.engine import (
 )
 from benchmarks.backtest.times.fitting import fit_scalars, least_squares
 from benchmarks.backtest.times.scores import Predicted, find_outliers, list_regrets, score
-from stratlab_spec.step_time.collectives import ALL_REDUCE, EFA_P5, Group, collective_seconds, links_of
+from stratlab_spec.step_time.collectives import ALL_REDUCE, EFA_P5, RankGroup, collective_seconds, links_of
 from stratlab_spec.step_time.kernels import CARDS, ELEMENTWISE, PRODUCT, Kernel, kernel_seconds
 
 CARD = CARDS["h100"]
@@ -55,7 +55,7 @@ def test_layers_take_their_work_or_the_host_whichever_is_longer():
 
 def test_collectives_are_added_or_beside_the_work_or_hidden_by_the_last_backward_pass():
     case = replace(CASE, sizes={**SIZES, "tp": 8})
-    moved = collective_seconds(ALL_REDUCE, 1e9, Group(8, 8), MACHINE.links)
+    moved = collective_seconds(ALL_REDUCE, 1e9, RankGroup(8, 8), MACHINE.links)
     added = Transfer("t", "layer", ALL_REDUCE, "1e9", "tp", forward=1)
     work = 18 * PRODUCT_S
     assert seconds(LAYER, added, case=case) == pytest.approx(work + 6 * moved)

@@ -40,7 +40,7 @@ class Operation(NamedTuple):
 
 
 @dataclass
-class HostWork:
+class HostCount:
     """What the host does in a segment, as counts."""
 
     launches: int = 0
@@ -68,7 +68,7 @@ class Work:
     operations: list[Operation] = field(default_factory=list)
     touched: list[tuple[Touched, Touched]] = field(default_factory=list)
     """What each operation reads and writes."""
-    host: HostWork = field(default_factory=HostWork)
+    host: HostCount = field(default_factory=HostCount)
     waits: int = 0
     """Times that the host waits for the device."""
     moved: dict[str, list[int]] = field(default_factory=dict)

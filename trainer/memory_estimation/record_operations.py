@@ -35,7 +35,14 @@ from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import read_vit_shape
 from stratlab_spec.models.pictures import Pictures, find_pictures
 from stratlab_spec.settings.config import Config
-from stratlab_spec.step_time.recorded_work import FIRST, HostRecord, RecordedWork, Row, Segment, write_work
+from stratlab_spec.step_time.recorded_work import (
+    FIRST,
+    HostRecord,
+    RecordedOperation,
+    RecordedWork,
+    Segment,
+    write_work,
+)
 from stratlab_spec.strategies import STRATEGIES
 from trainer.engines import torch_engine
 from trainer.memory_estimation import fake_cluster, steps
@@ -139,17 +146,17 @@ def build_work(
     return RecordedWork(settings, segments)
 
 
-def _explain_all(fit: SizeFit, name: str, draws: Sequence[Sequence[Operation]]) -> list[Row]:
+def _explain_all(fit: SizeFit, name: str, draws: Sequence[Sequence[Operation]]) -> list[RecordedOperation]:
     if len({tuple((one.kind, one.accumulates, len(one.traffic)) for one in each) for each in draws}) > 1:
         raise UnequalSteps(f"{name}: {[len(each) for each in draws]} operations")
     return [_explain(fit, alike) for alike in zip(*draws, strict=True)]
 
 
-def _explain(fit: SizeFit, alike: Sequence[Operation]) -> Row:
+def _explain(fit: SizeFit, alike: Sequence[Operation]) -> RecordedOperation:
     one = alike[0]
     factors = [fit.explain([each.factors[at] for each in alike]) for at in range(len(one.factors))]
     traffic = [fit.explain_bytes([each.traffic[at] for each in alike]) for at in range(len(one.traffic))]
-    return Row(one.kind, one.launches, tuple(factors), tuple(traffic), one.accumulates)
+    return RecordedOperation(one.kind, one.launches, tuple(factors), tuple(traffic), one.accumulates)
 
 
 def _kept_names(work: Mapping[str, Work], kept: Mapping[int, str]) -> dict[str, str]:

@@ -24,8 +24,8 @@ from stratlab_spec.step_time.collectives import (
     MIDDLE,
     NODE_GPUS,
     SEND,
-    Group,
     Links,
+    RankGroup,
     collective_seconds,
     spread_group,
 )
@@ -38,7 +38,7 @@ from stratlab_spec.step_time.kernels import (
     Kernel,
     kernel_seconds,
 )
-from stratlab_spec.step_time.schedule import simulate_pipeline
+from stratlab_spec.step_time.pipeline_time import simulate_pipeline
 
 ENGINES = Path(__file__).with_name("engines")
 LAYER, EMBEDDING, HEAD, LOSS = "layer", "embedding", "head", "loss"
@@ -284,7 +284,7 @@ def prepare(engine: Engine, case: Case, bandwidth: int = MIDDLE) -> Prepared:
                 found[one.of].append(_transfer_term(one, case, own, FORWARD, bandwidth))
         stage_terms.append(found)
     apart = int(sizes["tp"] * sizes["dp"])
-    neighbours = Group(2, 2) if apart < NODE_GPUS else Group(2, 1)
+    neighbours = RankGroup(2, 2) if apart < NODE_GPUS else RankGroup(2, 1)
     sent = [evaluate(engine.sent_bytes, sizes)] * (len(case.stages) - 1)
     if case.head_stage < case.loss_stage:
         sent[case.head_stage] = evaluate(engine.sent_logits, sizes)

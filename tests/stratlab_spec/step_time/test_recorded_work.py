@@ -13,8 +13,8 @@ from stratlab_spec.step_time.recorded_work import (
     HostRecord,
     HostWork,
     LossPieces,
+    RecordedOperation,
     RecordedWork,
-    Row,
     Segment,
     count_pieces,
     read_work,
@@ -22,11 +22,11 @@ from stratlab_spec.step_time.recorded_work import (
 )
 
 SIZES = {"R": 3, "T": 100, "H": 64, "A": 2, "D": 32, "V": 1000}
-PRODUCTS = Row(PRODUCT, 1, ("1 R T", "1 H", "4 H"), ("2 R T H", "8 H H"), False)
-ADDITION = Row(ELEMENTWISE, 1, (), ("4 H H",), True)
+PRODUCTS = RecordedOperation(PRODUCT, 1, ("1 R T", "1 H", "4 H"), ("2 R T H", "8 H H"), False)
+ADDITION = RecordedOperation(ELEMENTWISE, 1, (), ("4 H H",), True)
 
 
-def measure(row: Row, segment: str = "middle", loss: LossPieces | None = None) -> Kernel:
+def measure(row: RecordedOperation, segment: str = "middle", loss: LossPieces | None = None) -> Kernel:
     work = RecordedWork({}, {segment: Segment([row], [0] * 6)})
     ((kernel,),) = work.measure(SIZES, loss or LossPieces(1, 1), 40).values()
     return kernel
@@ -38,18 +38,18 @@ def test_a_product_has_twice_its_factors_as_flops() -> None:
 
 def test_attention_computes_whole_tiles() -> None:
     """100 queries and keys are 128; a head of 32 counts as 64; a causal mask halves."""
-    dense = Row(ATTENTION, 1, ("1 R A", "1 T", "1 T", "1 D", "2"), ("1",), False)
+    dense = RecordedOperation(ATTENTION, 1, ("1 R A", "1 T", "1 T", "1 D", "2"), ("1",), False)
     assert measure(dense).flops == 4 * 6 * 128 * 128 * 64 / 2
 
 
 def test_packed_attention_sees_one_document() -> None:
     """300 tokens are 320, documents of 40 tokens are 64."""
-    packed = Row(PACKED_ATTENTION, 1, ("1 R T", "1 A", "1 D"), ("1",), False)
+    packed = RecordedOperation(PACKED_ATTENTION, 1, ("1 R T", "1 A", "1 D"), ("1",), False)
     assert measure(packed).flops == 4 * 2 * 320 * 64 * 64 / 2
 
 
 def test_only_the_head_computes_the_loss_in_pieces() -> None:
-    logits = Row(ELEMENTWISE, 1, (), ("4 R T V",), False)
+    logits = RecordedOperation(ELEMENTWISE, 1, (), ("4 R T V",), False)
     assert measure(logits, "head", LossPieces(2, 8)).launches == 8
     assert measure(logits, "start", LossPieces(2, 8)).launches == 1
     assert measure(PRODUCTS, "head", LossPieces(2, 8)).launches == 1  # without words

@@ -3,7 +3,7 @@
 import pytest
 
 from stratlab_spec.layout.pipeline_passes import order_passes
-from stratlab_spec.step_time.schedule import simulate_pipeline
+from stratlab_spec.step_time.pipeline_time import simulate_pipeline
 
 
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 2), (4, 4), (4, 12), (8, 5)])

@@ -8,7 +8,7 @@ from stratlab_spec.memory.recording import NotRecorded
 from stratlab_spec.settings.config import Config
 from stratlab_spec.step_time.host_work import Host
 from stratlab_spec.step_time.kernels import CARDS
-from stratlab_spec.step_time.prediction import StepTime, predict_step_time
+from stratlab_spec.step_time.time_prediction import StepTime, predict_step_time
 
 
 def predict(

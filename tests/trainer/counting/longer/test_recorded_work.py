@@ -3,7 +3,7 @@
 import pytest
 
 from stratlab_spec.models.pictures import find_pictures
-from stratlab_spec.step_time import prediction
+from stratlab_spec.step_time import time_prediction
 from stratlab_spec.step_time.kernels import CARDS, kernel_seconds
 from stratlab_spec.step_time.recorded_work import LossPieces, _measure
 from tests.trainer.counting.longer.test_recorded_steps import LLAMA
@@ -41,9 +41,9 @@ def seconds(one: Operation) -> float:
 def test_a_recording_gives_the_time_of_each_segment(text, ranks):
     text = text.replace("loss_chunk_tokens=300", "loss_chunk_tokens=65536")  # one chunk, as recorded
     config = make_config(f"{text} global_batch_size={10 * ranks}")
-    with replaced(chunked_cross_entropy, ROWS_AT_ONCE=1000), replaced(prediction, ROWS_AT_ONCE=1000):
+    with replaced(chunked_cross_entropy, ROWS_AT_ONCE=1000), replaced(time_prediction, ROWS_AT_ONCE=1000):
         watch = record_work(config, ranks, find_pictures(config))
-        _, _, kernels = prediction.measure_work(config, DOCUMENT)
+        _, _, kernels = time_prediction.measure_work(config, DOCUMENT)
     for counted, recorded in SEGMENTS.items():
         whole = sum(seconds(one) for one in watch.work[counted].operations)
         found = sum(

@@ -32,7 +32,7 @@ from stratlab_spec.step_time.host_work import (
 from stratlab_spec.step_time.kernels import Card, Kernel
 from stratlab_spec.step_time.recorded_work import FIRST, HostWork, RecordedWork, count_pieces, find_work
 from stratlab_spec.step_time.strategy_collectives import StrategyCollectives
-from stratlab_spec.step_time.timeline import Span, Timeline, play
+from stratlab_spec.step_time.timeline import StepSpan, StepTimeline, play
 
 IMAGE_COPY_S, TEXT_COPY_S = 3.2e-6, 1e-4
 """Of the device, for an image or for a micro-batch of text: input from the host, and its normalization."""
@@ -57,7 +57,7 @@ ALWAYS_ADDED = ("ddp",)
 class StepTime:
     """The time of a step on one rank."""
 
-    timeline: Timeline
+    timeline: StepTimeline
     micro_batches: int
 
     @property
@@ -106,7 +106,7 @@ def predict_step_time(
     builder = _Spans(
         work, kernels, surcharges, card, host or Host(), collectives, config.compile, micro_batches
     )
-    spans: list[Span] = []
+    spans: list[StepSpan] = []
     for index in range(micro_batches):
         adds = index > 0 or config.strategy in ALWAYS_ADDED
         spans += builder.list_micro_batch(layers, adds, index == micro_batches - 1, _copy_seconds(config))
@@ -179,9 +179,9 @@ class _Spans:
     compiled: bool
     micro_batches: int
 
-    def list_micro_batch(self, layers: int, adds: bool, completes: bool, copy_s: float) -> Iterator[Span]:
+    def list_micro_batch(self, layers: int, adds: bool, completes: bool, copy_s: float) -> Iterator[StepSpan]:
         """Yield the spans of a forward and a backward pass."""
-        yield Span("data", "data", copy_s, 1, BATCH_HOST_S)
+        yield StepSpan("data", "data", copy_s, 1, BATCH_HOST_S)
         names = [name_layer(self.work.segments, at, layers) for at in range(layers)]
         for name in ("start", *names, "head"):
             yield self.build(name, name, "forward", adds, completes)
@@ -198,7 +198,7 @@ class _Spans:
             part += FIRST
         return self.surcharges.get(place + part) or self.surcharges.get(f"layer{part}")
 
-    def build(self, segment: str, place: str, phase: str, adds: bool, completes: bool) -> Span:
+    def build(self, segment: str, place: str, phase: str, adds: bool, completes: bool) -> StepSpan:
         """Return a segment's span.
 
         Args:
@@ -220,7 +220,7 @@ class _Spans:
         else:
             host_s = self.host.seconds(work.plus(known.host) if known else work, phase == "forward")
         transfers = self.collectives.span(place, phase, completes)
-        return Span(
+        return StepSpan(
             segment,
             phase,
             sum_seconds(kernels, self.card),
