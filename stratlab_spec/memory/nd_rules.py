@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratlab_spec.layout.axes import Axes
-from stratlab_spec.memory.recording import BACKWARD, Measured, Stretch, round_up
+from stratlab_spec.memory.recording import BACKWARD, FP32, HALF, Measured, Stretch, round_up
 from stratlab_spec.memory.simulation import HeldMemory, StepMemory, play_segments
 from stratlab_spec.memory.sizes import ROWS_AT_ONCE, decoder_sizes
-from stratlab_spec.memory.strategy_rules import FP32, HALF, ROOT, ShardedRules, list_blocks
+from stratlab_spec.memory.strategy_rules import ROOT, ShardedRules, list_blocks
 from stratlab_spec.models.decoder import DecoderShape, split_layers
 from stratlab_spec.settings.config import Config
 
@@ -169,7 +169,7 @@ class StageRules(SplitRules):
         """Reduce all gradients, at the end of the step."""
         self._keep_own_words(held)
         for group in (*((ROOT,) if self.root else ()), *range(len(self.blocks))):
-            held.free("gathered", self._gather[group][2])
+            held.free("gathered", self._groups[group].whole)
             self._reduce_gradients(held, group)
         held.free("gradient buckets", self._bucket)
 
@@ -284,7 +284,7 @@ def simulate_stages(
         stage = StagePlan(index, axes.pp, len(own), stream_bytes)
         first = measured.weights["start"] if index == 0 else []
         last = measured.weights["head"] if stage.is_last else []
-        blocks = list_blocks(measured, len(own))
+        blocks = list_blocks(measured.weights, len(own))
         rules = StageRules(blocks=blocks, root=[*first, *last], accumulates=False, **shared)
         found.append(simulate_stage(measured, rules, stage, schedule, micro_batches))
     index = max(range(axes.pp), key=lambda at: found[at].peak[0])

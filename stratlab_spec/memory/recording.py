@@ -16,18 +16,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+FP32, HALF = 4, 2
+"""Bytes of an element."""
 BLOCK_BYTES = 512
 """Of CUDA's caching allocator (c10/core/AllocatorConfig.h, kMinBlockSize): every size is rounded up to whole blocks."""
 MOST_KEPT = 64
 """Measured recordings at a time, for the same model under several strategies and numbers of GPUs."""
 FOLDER = Path(__file__).with_name("recordings")
-BACKWARD = " backward"
-"""Ends the name of a segment in the backward pass. Segments of a forward pass, in order: `start`, the layers (`first`,
+FORWARD, BACKWARD = "", " backward"
+"""Ends of the name of a segment in each pass. Segments of a forward pass, in order: `start`, the layers (`first`,
 `second`, `middle`, `last`, or their numbers if they differ), `head`."""
 KINDS = PLAIN, COPY, GRADIENT, CACHED = "", "copy", "gradient", "cached copy"
 """Kinds of events: an activation; a 16-bit copy of a weight for one product; the gradient of a weight; a copy that
@@ -70,7 +72,8 @@ class Allocation(NamedTuple):
     bytes: int
 
 
-class Weight(NamedTuple):
+@dataclass(frozen=True)
+class Weight:
     """One parameter."""
 
     name: str
@@ -80,9 +83,14 @@ class Weight(NamedTuple):
     """Its module multiplies by it: strategies that gather weights gather it in 16 bits."""
     trains: bool
 
-    @property
+    @cached_property
     def elements(self) -> int:
         return prod(self.shape)
+
+    @cached_property
+    def whole_bytes(self) -> int:
+        """Return its bytes in fp32."""
+        return round_up(FP32 * self.elements)
 
 
 @dataclass(frozen=True)
@@ -201,7 +209,7 @@ def _sum_up(events: Sequence[Allocation]) -> Stretch:
         total += size if taken else -size
         if total > most:
             most, fullest = total, dict(held)
-    return Stretch(total, most, dict(held), fullest)
+    return Stretch(total, most, {cause: size for cause, size in held.items() if size}, fullest)
 
 
 def round_up(size: int, block: int = BLOCK_BYTES) -> int:

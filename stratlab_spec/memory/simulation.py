@@ -12,9 +12,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, cast
 
-from stratlab_spec.memory.recording import BACKWARD, CACHED, COPY, Allocation, Measured, Stretch, name_layer
+from stratlab_spec.memory.recording import (
+    BACKWARD,
+    CACHED,
+    COPY,
+    FORWARD,
+    Allocation,
+    Measured,
+    Stretch,
+    name_layer,
+)
 
 
 class Rules(Protocol):
@@ -22,8 +31,10 @@ class Rules(Protocol):
 
     copies: bool
     """Whether products copy fp32 weights to 16 bits, as recorded."""
-    repeats: bool
-    """Whether it does the same for each of several equal layers in a row."""
+    repeats: tuple[str, ...]
+    """Directions in which it does the same for each of several equal layers in a row: FORWARD, BACKWARD."""
+    follows_products: bool
+    """Whether it is a ProductRules."""
 
     def hold_state(self, held: HeldMemory) -> None:
         """Take what lives between two steps, and the gradients of earlier micro-batches."""
@@ -44,7 +55,6 @@ class Rules(Protocol):
         """Do what the optimizer's step needs."""
 
 
-@runtime_checkable
 class ProductRules(Rules, Protocol):
     """Of a strategy that also acts before and after each product of a weight."""
 
@@ -62,7 +72,7 @@ class HeldMemory:
     held: Counter[str] = field(default_factory=Counter)
     total: int = 0
     window: str = ""
-    fullest: dict[str, tuple[int, Counter[str]]] = field(default_factory=dict)
+    fullest: dict[str, tuple[int, dict[str, int]]] = field(default_factory=dict)
     """Window -> (bytes, the same by cause)."""
     host: Counter[str] = field(default_factory=Counter)
     """Bytes in host memory, by cause (offload); a step frees none of them."""
@@ -82,9 +92,15 @@ class HeldMemory:
         else:
             self.take(cause, size)
 
+    def touch(self, cause: str, size: int) -> None:
+        """Allocate, and free before anything else."""
+        if self.total + size > self._seen:
+            self._remember(size, {cause: size})
+
     def free(self, cause: str, size: int) -> None:
         """Free; the moment before it may be the fullest."""
-        self.look()
+        if self.total > self._seen:
+            self.look()
         self.held[cause] -= size
         self.total -= size
 
@@ -92,7 +108,7 @@ class HeldMemory:
         """Remember this moment if it is the fullest of its window."""
         if self.total > self._seen:
             self._seen = self.total
-            self.fullest[self.window] = self.total, Counter(self.held)
+            self.fullest[self.window] = self.total, dict(self.held)
 
     def begin(self, window: str) -> None:
         """Begin a window, or return to it."""
@@ -119,7 +135,7 @@ class HeldMemory:
         for part in parts:
             if isinstance(part, Stretch):
                 if self.total + part.most_bytes > self._seen:
-                    self._remember(part)
+                    self._remember(part.most_bytes, part.most)
                 self.total += part.net_bytes
                 for cause, size in part.net.items():
                     self.held[cause] += size
@@ -147,11 +163,12 @@ class HeldMemory:
             self.free(product.cause, product.bytes)
             rules.end_product(self, product)
 
-    def _remember(self, run: Stretch) -> None:
-        """Remember the fullest moment of a run that begins now."""
-        self._seen = self.total + run.most_bytes
-        held = Counter(self.held)
-        held.update(run.most)
+    def _remember(self, further_bytes: int, further: Mapping[str, int]) -> None:
+        """Remember a moment at which more is held than now."""
+        self._seen = self.total + further_bytes
+        held = dict(self.held)
+        for cause, size in further.items():
+            held[cause] = held.get(cause, 0) + size
         self.fullest[self.window] = self._seen, held
 
 
@@ -159,14 +176,14 @@ class HeldMemory:
 class StepMemory:
     """The fullest moments of a step, by window; bytes by cause."""
 
-    windows: Mapping[str, tuple[int, Counter[str]]]
+    windows: Mapping[str, tuple[int, Mapping[str, int]]]
     host: Mapping[str, int] = field(default_factory=dict)
     """Bytes in host memory, by cause (offload)."""
     rank: int = 0
     """The fullest one."""
 
     @property
-    def peak(self) -> tuple[int, Counter[str]]:
+    def peak(self) -> tuple[int, Mapping[str, int]]:
         return max(self.windows.values(), key=lambda moment: moment[0])
 
 
@@ -180,7 +197,7 @@ def simulate(
         layers: of the model on this rank.
         earlier: of a micro-batch before it; None = it holds no more.
     """
-    fullest: dict[str, tuple[int, Counter[str]]] = {}
+    fullest: dict[str, tuple[int, dict[str, int]]] = {}
     names = [name_layer(measured.segments, at, layers) for at in range(layers)]
     order = [("start", -1), *((name, at) for at, name in enumerate(names)), ("head", -1)]
     for one in [rules] if earlier is None else [earlier, rules]:
@@ -188,7 +205,7 @@ def simulate(
         one.hold_state(held)
         held.take("data", measured.data_bytes * micro_batches)
         held.begin("forward")
-        play_segments(held, measured, one, order, "")
+        play_segments(held, measured, one, order, FORWARD)
         held.clear_cache()
         held.begin("backward")
         play_segments(held, measured, one, order[::-1], BACKWARD)
@@ -208,22 +225,20 @@ def play_segments(
     """Play segments. A row of equal layers changes what is held by the same amount with each, so its fullest moment is
     in one of the first or in the last layer.
     """
-    alike, before = 0, held.copy()
-    skipped = 0
-    middle = [at for name, at in order if name == "middle"]
-    products = isinstance(rules, ProductRules)
-    if rules.repeats and len(middle) > ALIKE:
-        skipped = len(middle) - ALIKE
+    middle = sum(name == "middle" for name, _ in order)
+    skipped = max(0, middle - ALIKE) if direction in rules.repeats else 0
+    alike, before = 0, held
     for name, layer in order:
-        segment = name + direction
-        if name == "middle":
+        if skipped and name == "middle":
             alike += 1
-            if skipped and ALIKE <= alike < ALIKE + skipped:
-                if alike == ALIKE:
-                    held.jump(before, skipped)
+            if alike == ALIKE - 1:
+                before = held.copy()
+            elif alike == ALIKE:
+                held.jump(before, skipped)
+            if ALIKE <= alike < ALIKE + skipped:
                 continue
-            before = held.copy()
+        segment = name + direction
         rules.enter(held, segment, layer)
-        held.play(measured.parts(segment, rules.copies, products), rules)
+        held.play(measured.parts(segment, rules.copies, rules.follows_products), rules)
         rules.leave(held, segment, layer)
     held.look()

@@ -23,18 +23,18 @@ from stratlab_spec.memory.nd_rules import (
 from stratlab_spec.memory.recording import (
     BACKWARD,
     FOLDER,
+    FP32,
     Measured,
     NotRecorded,
     Recording,
     name_layer,
     read_recordings,
-    round_up,
 )
 from stratlab_spec.memory.simulation import Rules, StepMemory, simulate
 from stratlab_spec.memory.sizes import MOST_CHUNKS, image_sizes
-from stratlab_spec.memory.strategy_rules import FP32, ShardedRules, WholeRules, list_blocks, list_weights
+from stratlab_spec.memory.strategy_rules import ShardedRules, WholeRules, list_blocks, list_weights
 from stratlab_spec.memory.zero3_rules import Zero3Rules
-from stratlab_spec.memory.zero3_trace import ModuleTrace
+from stratlab_spec.memory.zero3_trace import HEAD, START, ModuleTrace
 from stratlab_spec.memory.zero_rules import START_ALIGNMENT, ZeroRules
 from stratlab_spec.models.decoder import FAMILIES, DecoderShape
 from stratlab_spec.models.decoder_config import read_shape
@@ -263,15 +263,14 @@ def build_rules(
     if config.strategy in ("fsdp", "hsdp", "nd"):
         kind = SplitRules if config.strategy == "nd" else ShardedRules
         return kind(
-            blocks=list_blocks(measured, layers),
+            blocks=list_blocks(measured.weights, layers),
             root=[*measured.weights["start"], *measured.weights["head"]],
             accumulates=accumulates,
             completes=completes,
             **_describe_shards(config, axes),
         )
     if (stage := STRATEGIES[config.strategy].deepspeed_stage) in (1, 2):
-        rules = _build_zero(config, measured, layers, axes.dp_shard, stage, accumulates)
-        return replace(rules, completes=completes)
+        return _build_zero(config, measured, layers, axes.dp_shard, stage, accumulates, completes)
     if stage == 3:
         return _build_zero3(config, measured, layers, axes.dp_shard, per_node, accumulates)
     raise NotRecorded(f"strategy={config.strategy}")
@@ -294,17 +293,17 @@ def _build_zero3(
         raise NotRecorded(f"activation_checkpointing={SELECTIVE} with {config.strategy}")
     if config.offload == "all" and shards == 1:  # a count has no device, to which each weight is copied
         raise NotRecorded(f"offload={config.offload} with {config.strategy} on one rank")
-    every = list_weights(measured, layers)
-    total = sum(one.elements for one in every)
-    block = max(sum(one.elements for one in group) for group in list_blocks(measured, layers))
-    outside = total - sum(one.elements for group in list_blocks(measured, layers) for one in group)
+    trace = measured.traces.get(layers) or _keep_trace(measured, layers)
+    sizes = trace.elements_of_place
+    total, outside = sum(sizes.values()), sizes[START] + sizes[HEAD]
+    block = max(sizes[at] for at in range(layers))
     # as trainer/engines/deepspeed_config.py
     reuse = live = 2 * total
     if reshards_after_forward(config):
         reuse = block * (1 if config.activation_checkpointing == NONE else 2)
         live = outside + (1 + config.prefetch_blocks) * block
     return Zero3Rules(
-        measured.traces.get(layers) or _keep_trace(measured, layers),
+        trace,
         shards=shards,
         bucket_elements=_bucket_elements(config, total),
         persistent_elements=config.persistent_elements,
@@ -363,24 +362,28 @@ def _find_split(config: Config, ranks: int) -> LayerSplit:
 
 
 def _build_zero(
-    config: Config, measured: Measured, layers: int, shards: int, stage: int, accumulates: bool
+    config: Config,
+    measured: Measured,
+    layers: int,
+    shards: int,
+    stage: int,
+    accumulates: bool,
+    completes: bool,
 ) -> ZeroRules:
-    first, *blocks, last = (
-        [one for one in group if one.trains]
-        for group in (measured.weights["start"], *list_blocks(measured, layers), measured.weights["head"])
-    )
+    trained = {place: [one for one in group if one.trains] for place, group in measured.weights.items()}
     every = list_weights(measured, layers)
     return ZeroRules(
-        first=first,
-        blocks=blocks,
-        last=last,
+        first=trained["start"],
+        blocks=list_blocks(trained, layers),
+        last=trained["head"],
         shards=shards,
         stage=stage,
         bucket_elements=_bucket_elements(config, sum(one.elements for one in every)),
         buckets=1 + config.overlap_reduction,
         moments=count_moments(config),
         accumulates=accumulates,
+        completes=completes,
         offloads=config.offload != "none",
         update_copies=_update_copies(config),
-        frozen_bytes=sum(round_up(FP32 * one.elements) for one in every if not one.trains),
+        frozen_bytes=sum(one.whole_bytes for one in every if not one.trains),
     )

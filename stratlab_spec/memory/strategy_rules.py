@@ -7,14 +7,24 @@ ShardedRules    fsdp, hsdp     shards between the steps; a block's weights are g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import prod
+from typing import NamedTuple
 
-from stratlab_spec.memory.recording import BACKWARD, BLOCK_BYTES, Measured, Weight, round_up
+from stratlab_spec.memory.recording import (
+    BACKWARD,
+    BLOCK_BYTES,
+    FORWARD,
+    FP32,
+    HALF,
+    Measured,
+    Weight,
+    round_up,
+)
 from stratlab_spec.memory.simulation import HeldMemory
 
-FP32, HALF = 4, 2
 ROOT = -1
 """The group of all weights outside layers."""
 
@@ -36,12 +46,12 @@ class WholeRules:
     counts_steps: bool = False
     """The optimizer keeps a number of its steps for each weight (AdamW)."""
     copies: bool = True
-    repeats: bool = True
+    follows_products: bool = False
+    repeats: tuple[str, ...] = (FORWARD, BACKWARD)
 
     def hold_state(self, held: HeldMemory) -> None:
-        sizes = [FP32 * weight.elements for weight in self.weights]
-        trained = [round_up(FP32 * weight.elements) for weight in self.weights if weight.trains]
-        held.take("parameters", sum(map(round_up, sizes)))
+        trained = [weight.whole_bytes for weight in self.weights if weight.trains]
+        held.take("parameters", sum(weight.whole_bytes for weight in self.weights))
         counters = self.counts_steps * BLOCK_BYTES * len(trained)
         held.take("optimizer state", self.moments * sum(trained) + counters)
         if self.bucketed:
@@ -61,8 +71,28 @@ class WholeRules:
             held.free("gradients", size)
 
     def update(self, held: HeldMemory) -> None:
-        trained = sum(round_up(FP32 * weight.elements) for weight in self.weights if weight.trains)
+        trained = sum(weight.whole_bytes for weight in self.weights if weight.trains)
         held.take("other", self.update_copies * trained)
+
+
+class GroupBytes(NamedTuple):
+    """Bytes of a group of weights on one rank, all shards rounded up to whole blocks."""
+
+    parameters: int
+    moment: int
+    """One moment of the optimizer, or one copy of the gradients."""
+    counters: int
+    """Numbers of the optimizer's steps."""
+    copied: int
+    """The 16-bit copy of the shards; on one rank of the largest weight."""
+    buffer: int
+    """Shards of all ranks, as gathered."""
+    whole: int
+    """Whole weights with their padding."""
+    gradients: int
+    """Buffer of whole gradients, as reduced."""
+    reduced: int
+    """This rank's shard of the sum."""
 
 
 @dataclass
@@ -91,16 +121,14 @@ class ShardedRules:
     """It is the last micro-batch."""
     counts_steps: bool = False
     copies: bool = False
-    repeats: bool = True
+    follows_products: bool = False
+    repeats: tuple[str, ...] = (FORWARD, BACKWARD)
 
     def __post_init__(self) -> None:
         groups = {ROOT: self.root, **dict(enumerate(self.blocks))}
-        known = {
-            id(group): (self._measure_gather(group), self._measure_reduction(group))
-            for group in groups.values()
-        }
-        self._gather = {place: known[id(group)][0] for place, group in groups.items()}
-        self._reduce = {place: known[id(group)][1] for place, group in groups.items()}
+        different = {id(group): group for group in groups.values()}  # equal layers share one list
+        known = {name: self._measure(group) for name, group in different.items()}
+        self._groups = {place: known[id(group)] for place, group in groups.items()}
         self._buffer = self._bucket = 0
         self._group = ROOT
         self._gradients: Counter[int] = Counter()
@@ -108,36 +136,37 @@ class ShardedRules:
     def _shard(self, weight: Weight) -> int:
         """Return the elements of the largest shard, to which all are padded: rows, as torch.chunk."""
         rows, *others = weight.shape
-        rest = 1
-        for size in others:
-            rest *= size
-        return -(-rows // self.shards) * rest
+        return -(-rows // self.shards) * prod(others)
 
     def _width(self, weight: Weight) -> int:
         return HALF if weight.product and self.half else FP32
 
-    def _measure_gather(self, group: Sequence[Weight]) -> tuple[int, int, int]:
-        """Return the bytes of (copy of the shards, buffer of all shards, whole weights with their padding)."""
-        copied = [self._shard(one) * HALF for one in group if self._width(one) == HALF]
-        local = sum(self._shard(one) * self._width(one) for one in group)
-        whole = sum(round_up(self._shard(one) * self.shards * self._width(one)) for one in group)
+    def _measure(self, group: Sequence[Weight]) -> GroupBytes:
+        shards = [(one, self._shard(one)) for one in group]
+        sent = [(self._width(one), shard) for one, shard in shards]
+        copied = [HALF * shard for width, shard in sent if width == HALF]
+        buffer = round_up(self.shards * sum(width * shard for width, shard in sent))
         if self.shards == 1:  # each weight is copied to 16 bits, and the copy into the whole weight
-            return round_up(max(copied, default=0)), 0, whole
-        return round_up(sum(copied)), round_up(local * self.shards), whole
-
-    def _measure_reduction(self, group: Sequence[Weight]) -> tuple[int, int]:
-        """Return the bytes of (buffer of whole gradients, shard of the sum)."""
-        local = sum(self._shard(one) for one in group if one.trains) * FP32
-        return round_up(local * self.shards), round_up(local)
+            copied, buffer = [max(copied, default=0)], 0
+        trained = [FP32 * shard for one, shard in shards if one.trains]
+        return GroupBytes(
+            parameters=sum(round_up(FP32 * shard) for _, shard in shards),
+            moment=sum(map(round_up, trained)),
+            counters=self.counts_steps * BLOCK_BYTES * len(trained),
+            copied=round_up(sum(copied)),
+            buffer=buffer,
+            whole=sum(round_up(self.shards * width * shard) for width, shard in sent),
+            gradients=round_up(self.shards * sum(trained)),
+            reduced=round_up(sum(trained)),
+        )
 
     def hold_state(self, held: HeldMemory) -> None:
-        every = [*self.root, *chain.from_iterable(self.blocks)]
-        held.keep("parameters", sum(round_up(FP32 * self._shard(one)) for one in every), self.offloads)
-        trained = [round_up(FP32 * self._shard(one)) for one in every if one.trains]
-        counters = self.counts_steps * BLOCK_BYTES * len(trained)
-        held.keep("optimizer state", self.moments * sum(trained) + counters, self.offloads)
+        groups = self._groups.values()
+        held.keep("parameters", sum(group.parameters for group in groups), self.offloads)
+        state = sum(self.moments * group.moment + group.counters for group in groups)
+        held.keep("optimizer state", state, self.offloads)
         if self.accumulates:
-            shards = sum(shard for _, shard in self._reduce.values())
+            shards = sum(group.reduced for group in groups)
             held.keep("gradients", shards, self.offloads and not self.replicated)
 
     def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
@@ -161,38 +190,35 @@ class ShardedRules:
 
     def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
         if layer >= 0:
-            held.free("gathered", self._gather[layer][2])
+            held.free("gathered", self._groups[layer].whole)
             if segment.endswith(BACKWARD):
                 self._reduce_gradients(held, layer)
         elif segment == "head":
             self._free_buffer(held)
         elif segment == f"start{BACKWARD}":
-            held.free("gathered", self._gather[ROOT][2])
+            held.free("gathered", self._groups[ROOT].whole)
             self._reduce_gradients(held, ROOT)
             held.free("gradient buckets", self._bucket)
             self._bucket = 0
 
     def _take_whole(self, held: HeldMemory, group: int) -> None:
-        copied, _, whole = self._gather[group]
-        held.take("gathered", whole)
+        held.take("gathered", self._groups[group].whole)
         if self.shards == 1:
-            held.take("gathered", copied)
-            held.free("gathered", copied)
+            held.touch("gathered", self._groups[group].copied)
 
     def _begin_gather(self, held: HeldMemory, group: int) -> None:
         if self.shards == 1:
             return
-        copied, buffer, _ = self._gather[group]
-        held.take("gathered", copied + buffer)
-        held.free("gathered", copied)
-        self._buffer = buffer
+        copied, self._buffer = self._groups[group].copied, self._groups[group].buffer
+        held.touch("gathered", copied + self._buffer)
+        held.take("gathered", self._buffer)
 
     def _free_buffer(self, held: HeldMemory) -> None:
         held.free("gathered", self._buffer)
         self._buffer = 0
 
     def _reduce_gradients(self, held: HeldMemory, group: int) -> None:
-        buffer, shard = self._reduce[group]
+        buffer, shard = self._groups[group].gradients, self._groups[group].reduced
         held.free("gradient buckets", self._bucket)
         held.take("gradient buckets", buffer)
         held.free("gradients", self._gradients[group])
@@ -200,8 +226,7 @@ class ShardedRules:
         moves = self.completes if self.replicated else not self.accumulates
         held.keep("gradients", shard, self.offloads and moves)
         if self.shards == 1:  # divided in a copy
-            held.take("gradient buckets", buffer)
-            held.free("gradient buckets", buffer)
+            held.touch("gradient buckets", buffer)
         if self.accumulates:
             held.free("gradients", shard)
         self._bucket = buffer
@@ -213,18 +238,16 @@ class ShardedRules:
     def complete_gradient(self, held: HeldMemory, size: int) -> None: ...
 
     def update(self, held: HeldMemory) -> None:
-        every = [*self.root, *chain.from_iterable(self.blocks)]
-        trained = sum(round_up(FP32 * self._shard(one)) for one in every if one.trains)
+        trained = sum(group.moment for group in self._groups.values())
         held.keep("other", self.update_copies * trained, self.offloads)
 
 
-def list_blocks(measured: Measured, layers: int) -> list[list[Weight]]:
+def list_blocks(weights: Mapping[str, list[Weight]], layers: int) -> list[list[Weight]]:
     """Return the weights of each layer; equal layers share one list."""
-    each = measured.weights
-    return [each[str(at)] if str(at) in each else each["layer"] for at in range(layers)]
+    return [weights[str(at)] if str(at) in weights else weights["layer"] for at in range(layers)]
 
 
 def list_weights(measured: Measured, layers: int) -> list[Weight]:
     """Return every weight of the model, in its order."""
-    blocks = chain.from_iterable(list_blocks(measured, layers))
+    blocks = chain.from_iterable(list_blocks(measured.weights, layers))
     return [*measured.weights["start"], *blocks, *measured.weights["head"]]

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratlab_spec.memory.recording import BACKWARD, Allocation, NotRecorded, round_up
+from stratlab_spec.memory.recording import BACKWARD, FP32, HALF, Allocation, NotRecorded, round_up
 from stratlab_spec.memory.simulation import HeldMemory
-from stratlab_spec.memory.strategy_rules import FP32, HALF
 from stratlab_spec.memory.zero3_trace import HEAD, START, ModuleTrace
 
 FP64 = 8
@@ -31,7 +30,7 @@ NORM_PART = 250_000_000
 class Gathering:
     """One all-gather (AllGatherHandle, AllGatherCoalescedHandle)."""
 
-    weights: list[int]
+    weights: Sequence[int]
     buffer_bytes: int
     """Of all ranks' shards; freed when each weight has been waited for."""
     waiting: int
@@ -73,10 +72,11 @@ class Zero3Rules:
     node_shards: int = 0
     offload: str = "none"
     copies: bool = True
-    repeats: bool = False
+    follows_products: bool = True
+    repeats: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self._size = [weight.elements for weight in self.trace.weights]
+        self._size = self.trace.elements
         self._shard = [-(-size // self.shards) for size in self._size]
         trains = [weight.trains for weight in self.trace.weights]
         self._trained = [shard * each for shard, each in zip(self._shard, trains, strict=True)]
@@ -85,8 +85,16 @@ class Zero3Rules:
         for at, (weight, persists) in enumerate(zip(self.trace.weights, self._persist, strict=True)):
             if not weight.product and not persists and at not in outside:
                 raise NotRecorded(f"persistent_elements={self.persistent_elements}, below {weight.name}")
+        self._is_product = [weight.product for weight in self.trace.weights]
+        self._copy = [round_up(HALF * shard) for shard in self._shard]  # of a shard in 16 bits
+        # of a weight while it is gathered; on one rank its shard is the weight
+        self._gathered = self.trace.whole_bytes if self.shards > 1 else [0] * len(self._size)
+        self._persistent = [at for at, persists in enumerate(self._persist) if persists]
+        self._persistent_bytes = sum(self._gathered[at] for at in self._persistent)
+        self._groups = self._list_sub_groups()
         self._stays: dict[int, bool] = {}  # place in the trace -> the weight stays after it
         self._filled: list[int] = []  # weights whose gradients are in the bucket
+        self._filled_elements = 0
         self._large = 0  # bytes of a gradient above the bucket's size, which waits for its reduction
         self._secondary: set[int] = set()  # with shards over the node's ranks
         self._rehearse()
@@ -96,7 +104,7 @@ class Zero3Rules:
         self._at = self._next = 0  # module to come; first entry of the trace that is not yet fetched
         self._last_fetched: dict[int, int] = {}  # weight -> last place in the trace for which it is fetched
         self._inflight: dict[int, Gathering] = {}
-        self._available: set[int] = {at for at, persists in enumerate(self._persist) if persists}
+        self._available = {*self._persistent}
         self._live = 0  # elements gathered
         self._open: int | None = None  # weight of the product that computes its gradient
         self._recomputing: int | None = None  # weight of the product whose layer is computed again
@@ -143,12 +151,13 @@ class Zero3Rules:
 
     def _prefetch(self, held: HeldMemory) -> None:
         """Gather weights of the next modules, as many as may be live; every module without weights does so too."""
-        while True:
+        calls = self.trace.calls
+        while self._next < len(calls):
             most = min(self.live_elements - self._live, self.prefetch_elements)
             found: list[int] = []
             elements = 0
-            while self._next < len(self.trace.calls) and elements < most:
-                weight = self.trace.calls[self._next]
+            while elements < most and self._next < len(calls):
+                weight = calls[self._next]
                 self._last_fetched[weight] = max(self._last_fetched.get(weight, -1), self._next)
                 self._next += 1
                 if weight not in self._available and weight not in self._inflight and weight not in found:
@@ -160,44 +169,44 @@ class Zero3Rules:
 
     def _gather(self, held: HeldMemory, weights: Sequence[int]) -> None:
         """Begin an all-gather: a buffer of all shards, into which this rank's are copied in 16 bits."""
-        self._live += sum(self._size[at] for at in weights)
-        for on_node in (True, False):
-            group = [at for at in weights if (at in self._secondary) == on_node]
-            if not group:
-                continue
-            half = [at for at in group if self.trace.weights[at].product]
-            alone = len(group) == 1  # an fp32 buffer of one weight becomes the weight
-            wide = 0 if alone else sum(self._shard[at] for at in group if at not in half)
-            buffer = round_up(HALF * self.shards * sum(self._shard[at] for at in half))
-            buffer += round_up(FP32 * self.shards * wide)
-            parts = self.shards // self.node_shards if on_node else 1
-            copied = sum(round_up(HALF * parts * self._shard[at]) for at in half)
-            if self.shards == 1:  # the shard is the weight
-                buffer = copied = 0
-            held.take("gathered", buffer + copied)
-            held.free("gathered", copied)
-            one = Gathering(list(group), buffer, len(group))
-            self._inflight |= dict.fromkeys(group, one)
+        on_node = [at for at in weights if at in self._secondary]
+        if on_node:
+            self._gather_group(held, on_node, self.shards // self.node_shards)
+            weights = [at for at in weights if at not in self._secondary]
+        if weights:
+            self._gather_group(held, weights, 1)
+
+    def _gather_group(self, held: HeldMemory, weights: Sequence[int], parts: int) -> None:
+        """Begin an all-gather over all ranks; or over a node's, each of which has so many parts."""
+        half = wide = copied = 0
+        for at in weights:
+            self._live += self._size[at]
+            if self._is_product[at]:
+                half += self._shard[at]
+                copied += self._copy[at] if parts == 1 else round_up(HALF * parts * self._shard[at])
+            elif len(weights) > 1:  # an fp32 buffer of one weight becomes the weight
+                wide += self._shard[at]
+        buffer = round_up(HALF * self.shards * half) + round_up(FP32 * self.shards * wide)
+        if self.shards == 1:  # the shard is the weight
+            buffer = copied = 0
+        held.touch("gathered", buffer + copied)
+        held.take("gathered", buffer)
+        self._inflight |= dict.fromkeys(weights, Gathering(weights, buffer, len(weights)))
 
     def _wait(self, held: HeldMemory, weight: int) -> None:
         """Finish the all-gather of a weight: all of the same one become fp32."""
         one = self._inflight.pop(weight)
-        for at in [] if one.is_whole else one.weights:
-            is_joined = self.shards > 1 < len(one.weights) and self.trace.weights[at].product
-            joined = self.trace.copied_bytes[at] if is_joined else 0
-            held.take("gathered", joined + self._gathered(at))
-            held.free("gathered", joined)
-            self._available.add(at)
-        one.is_whole = True
+        if not one.is_whole:
+            for at in one.weights:
+                is_joined = self.shards > 1 < len(one.weights) and self._is_product[at]
+                joined = self.trace.copied_bytes[at] if is_joined else 0
+                held.touch("gathered", joined + self._gathered[at])
+                held.take("gathered", self._gathered[at])
+            self._available.update(one.weights)
+            one.is_whole = True
         one.waiting -= 1
         if not one.waiting:
             held.free("gathered", one.buffer_bytes)
-
-    def _whole(self, weight: int) -> int:
-        return self.trace.whole_bytes[weight]
-
-    def _gathered(self, weight: int) -> int:
-        return self._whole(weight) if self.shards > 1 else 0
 
     def _release(self, held: HeldMemory) -> None:
         """Free the last module's weight, unless a fetch has seen its next use or that is near (__params_to_release)."""
@@ -215,7 +224,7 @@ class Zero3Rules:
         if self.node_shards and weight not in self._secondary:  # _partition_param_sec
             self._secondary.add(weight)
             held.keep("parameters", self._on_node(weight), self.offload == "all")
-        held.free("gathered", self._gathered(weight))
+        held.free("gathered", self._gathered[weight])
         self._available.discard(weight)
         self._live -= self._size[weight]
 
@@ -225,26 +234,23 @@ class Zero3Rules:
     def hold_state(self, held: HeldMemory) -> None:
         local = sum(self._trained)
         frozen = [shard for shard, trained in zip(self._shard, self._trained, strict=True) if not trained]
-        groups = self._sub_groups()
+        groups = sum(self._groups)
         offloads = self.offload != "none"
         parameters = round_up(FP32 * local) + sum(round_up(FP32 * shard) for shard in frozen)
         held.keep("parameters", parameters, self.offload == "all")
-        held.keep("master copies", sum(groups), offloads)
-        held.keep("optimizer state", self.moments * sum(groups), offloads)
+        held.keep("master copies", groups, offloads)
+        held.keep("optimizer state", self.moments * groups, offloads)
         held.keep("gradients", round_up(FP32 * local), offloads)  # grad_partitions_flat_buffer
         if offloads:  # of the optimizer, where the last micro-batch copies them
-            held.keep("gradients", sum(groups), True)
+            held.keep("gradients", groups, True)
         held.take("gradient buckets", round_up(FP32 * self.bucket_elements))
-        held.take("gathered", self._persistent_bytes())
+        held.take("gathered", self._persistent_bytes)
         if self.node_shards:  # of earlier micro-batches; those of frozen weights are never made again
             travel = (at for at, persists in enumerate(self._persist) if not persists)
             self._secondary = {at for at in travel if self.accumulates or not self._trained[at]}
             held.keep("parameters", sum(map(self._on_node, self._secondary)), self.offload == "all")
 
-    def _persistent_bytes(self) -> int:
-        return sum(self._gathered(at) for at, persists in enumerate(self._persist) if persists)
-
-    def _sub_groups(self) -> list[int]:
+    def _list_sub_groups(self) -> list[int]:
         """Return the bytes of each group that the optimizer updates at once (_create_fp16_sub_groups)."""
         found, elements = [], 0
         for shard in self._trained:
@@ -273,10 +279,10 @@ class Zero3Rules:
             self._open = trace.embedding
             self._fetch_through(held, trace.embedding)
         elif segment.endswith(BACKWARD):
-            while self._at not in trace.early and not trace.weights[trace.calls[self._at]].product:
+            while self._at not in trace.early and not self._is_product[trace.calls[self._at]]:
                 self._fetch(held)
-            if self._at in self.trace.early:
-                self._recomputing = self.trace.calls[self._at]
+            if self._at in trace.early:
+                self._recomputing = trace.calls[self._at]
                 self._fetch(held)
 
     def _leave_head(self, held: HeldMemory, segment: str) -> None:
@@ -284,10 +290,9 @@ class Zero3Rules:
 
         A loss without chunks makes its part of the gradient before.
         """
-        whole = self._whole(self.trace.head)
+        whole = self.trace.whole_bytes[self.trace.head]
         if any(event.taken and event.bytes == whole for event in self.trace.measured.segments[segment]):
-            held.take("activations", whole)
-            held.free("activations", whole)
+            held.touch("activations", whole)
         self._open = None
         self._release(held)
         self._prefetch(held)
@@ -297,7 +302,7 @@ class Zero3Rules:
         while True:
             at = self.trace.calls[self._at]
             self._fetch(held)
-            if at == weight or (weight is None and self.trace.weights[at].product):
+            if at == weight or (weight is None and self._is_product[at]):
                 return
 
     def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
@@ -318,11 +323,17 @@ class Zero3Rules:
         if trace.calls[before] == again and before not in trace.early:
             if product.bytes == trace.copied_bytes[again]:  # else its bias
                 self._open, self._recomputing = again if self._trained[again] else None, None
-        elif product.bytes == trace.copied_bytes[trace.next_product(self._at)]:  # else a bias
+        elif product.bytes == trace.copied_bytes[self._next_product()]:  # else a bias
             self._fetch_through(held)
             weight = trace.calls[self._at - 1]
             if trace.is_backward[self._at - 1] and self._trained[weight]:
                 self._open = weight
+
+    def _next_product(self) -> int:
+        weight = self.trace.next_product[self._at]
+        if weight is None:
+            raise NotRecorded("more products than weights")
+        return weight
 
     def end_product(self, held: HeldMemory, product: Allocation) -> None:
         """Release the weight after a forward call; a recomputed layer's last one ends early, without its hook."""
@@ -330,7 +341,7 @@ class Zero3Rules:
         is_over = self._open is None and weight != self._recomputing
         if is_over and product.bytes == self.trace.copied_bytes[weight]:
             self._release(held)
-            if self.trace.leaves_module(self._at - 1):  # its container's call fetches before the next product
+            if self.trace.leaves_module[self._at - 1]:  # its container's call fetches before the next product
                 self._prefetch(held)
 
     def take_gradient(self, held: HeldMemory, size: int) -> None:
@@ -338,16 +349,17 @@ class Zero3Rules:
 
     def complete_gradient(self, held: HeldMemory, size: int) -> None:
         """Move a gradient into the bucket, which is reduced before if it is too full; then release the weight."""
-        is_open = self._open is not None and self._whole(self._open) == size
-        alike = [at for at in self.trace.places[self._place] if self._whole(at) == size]
-        if not is_open and not alike:
+        weight = self._open
+        is_open = weight is not None and self.trace.whole_bytes[weight] == size
+        if not is_open:
+            weight = self.trace.weight_of_size.get((self._place, size))
+        if weight is None:
             raise NotRecorded(f"a gradient of {size} bytes, in stage 3")
-        weight = self._open if is_open and self._open is not None else alike[0]
         elements = self._size[weight]
-        waiting = sum(self._size[at] for at in self._filled)
-        if waiting and waiting + elements > self.bucket_elements:
+        if self._filled and self._filled_elements + elements > self.bucket_elements:
             self._reduce(held, "gradient buckets")
         self._filled.append(weight)
+        self._filled_elements += elements
         if elements > self.bucket_elements:
             self._large = size
         else:
@@ -365,26 +377,24 @@ class Zero3Rules:
         copy = 0
         if len(self._filled) > 1 or any(self._size[at] % self.shards for at in self._filled):
             copy = round_up(FP32 * self.shards * sum(self._shard[at] for at in self._filled))
-        held.take(cause, copy)
+        norm = 0
         if self.offload != "none":
             part = min(NORM_PART, max((self._shard[at] for at in self._filled), default=0))
-            held.take(cause, round_up(FP64 * part))
-            held.free(cause, round_up(FP64 * part))
-        held.free(cause, copy)
+            norm = round_up(FP64 * part)
+        held.touch(cause, copy + norm)
         held.free("gradients", self._large)
-        self._filled, self._large = [], 0
+        self._filled, self._filled_elements, self._large = [], 0, 0
 
     def update(self, held: HeldMemory) -> None:
         """Free what persists, take the norm in fp64, one shard after the other, then a flat copy of each group."""
-        held.free("gathered", self._persistent_bytes())
+        held.free("gathered", self._persistent_bytes)
         if self.node_shards:  # which gives what persists shards over the node too, until the next gather
-            persistent = sum(self._on_node(at) for at, persists in enumerate(self._persist) if persists)
+            persistent = sum(map(self._on_node, self._persistent))
             held.keep("parameters", persistent, self.offload == "all")
-        largest = max(self._sub_groups())
+        largest = max(self._groups)
         if self.offload != "none":  # no norm: reductions take it
             held.keep("other", self.update_copies * largest, True)
         else:
             for size in (round_up(FP64 * max(self._trained)), (1 + self.update_copies) * largest):
-                held.take("other", size)
-                held.free("other", size)
-        held.take("gathered", self._persistent_bytes())
+                held.touch("other", size)
+        held.take("gathered", self._persistent_bytes)

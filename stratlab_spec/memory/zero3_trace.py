@@ -18,13 +18,14 @@ from stratlab_spec.memory.recording import (
     CACHED,
     COPY,
     GRADIENT,
+    HALF,
     Measured,
     NotRecorded,
     Weight,
     name_layer,
     round_up,
 )
-from stratlab_spec.memory.strategy_rules import FP32, HALF, list_blocks
+from stratlab_spec.memory.strategy_rules import list_blocks
 
 START, HEAD = -2, -1
 """Places of the weights outside layers."""
@@ -41,7 +42,12 @@ class ModuleTrace:
         is_backward: of each call.
         early: calls in the backward pass after which their layer is computed again.
         next_use: of each call, the next one of the same weight; None = there is none.
+        elements, whole_bytes, copied_bytes: of each weight; its bytes in fp32 and in 16 bits.
+        weight_of_size: (place, bytes in fp32) -> the first such weight.
+        elements_of_place: of all its weights.
         elements_before: of all weights called before a call.
+        next_product: of each call, the first weight of a product from it on; None = there is none.
+        leaves_module: whether the next call is outside the module around the module of a call.
         stays: DeepSpeed's limits -> call -> whether its weight stays (zero3_rules.py).
 
     Raises:
@@ -60,26 +66,43 @@ class ModuleTrace:
             if any(event.kind == CACHED for event in events):
                 raise NotRecorded(f"{name}: copies that autocast keeps, with stage 3")
         each = self.measured.weights
-        groups = {START: each["start"], **dict(enumerate(list_blocks(self.measured, self.layers)))}
+        groups = {START: each["start"], **dict(enumerate(list_blocks(each, self.layers)))}
         for place, group in (groups | {HEAD: each["head"]}).items():
             self.places[place] = list(range(len(self.weights), len(self.weights) + len(group)))
             self.weights += group
-        self.whole_bytes = [round_up(FP32 * weight.elements) for weight in self.weights]
-        self.copied_bytes = [round_up(HALF * weight.elements) for weight in self.weights]
-        """In 16 bits."""
+        self.elements = [weight.elements for weight in self.weights]
+        self.whole_bytes = [weight.whole_bytes for weight in self.weights]
+        self.copied_bytes = [round_up(HALF * size) for size in self.elements]
+        self.weight_of_size = {
+            (place, self.whole_bytes[at]): at for place, group in self.places.items() for at in group[::-1]
+        }
+        self.elements_of_place = {
+            place: sum(self.elements[at] for at in group) for place, group in self.places.items()
+        }
         embedding = next((at for at in self.places[START] if self.weights[at].product), None)
         if embedding is None:
             raise NotRecorded("stage 3 of a network whose first layer is no part of its start")
         self.embedding = embedding
         self.head = next((at for at in self.places[HEAD] if self.weights[at].product), self.embedding)
         self._list_calls()
-        sizes = (self.weights[weight].elements for weight in self.calls)
-        self.elements_before = [*accumulate(sizes, initial=0)]
+        self.elements_before = [*accumulate((self.elements[weight] for weight in self.calls), initial=0)]
+        self.first_backward = self.is_backward.index(True)
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Find what follows each call."""
         self.next_use: list[int | None] = [None] * len(self.calls)
+        self.next_product: list[int | None] = [None] * (len(self.calls) + 1)
         later: dict[int, int] = {}
         for at, weight in reversed([*enumerate(self.calls)]):
             self.next_use[at] = later.get(weight)
             later[weight] = at
+            self.next_product[at] = weight if self.weights[weight].product else self.next_product[at + 1]
+        modules = [weight.name.rsplit(".", 2)[0] for weight in self.weights]
+        following = [*self.calls[1:], self.calls[-1]]
+        self.leaves_module = [
+            modules[one] != modules[other] for one, other in zip(self.calls, following, strict=True)
+        ]
 
     def _list_calls(self) -> None:
         """List the calls.
@@ -165,17 +188,5 @@ class ModuleTrace:
         again = self.next_use[at]
         if again is None:
             return math.inf
-        turns = at < self.is_backward.index(True) <= again
+        turns = at < self.first_backward <= again
         return self.elements_before[again] - self.elements_before[at + 1] + asked * turns
-
-    def next_product(self, at: int) -> int:
-        """Return the first weight of a product that is called from `at` on."""
-        for weight in self.calls[at : at + len(self.weights)]:
-            if self.weights[weight].product:
-                return weight
-        raise NotRecorded("more products than weights")
-
-    def leaves_module(self, at: int) -> bool:
-        """Return whether the next call is outside the module around the module of this one."""
-        around = {self.weights[weight].name.rsplit(".", 2)[0] for weight in self.calls[at : at + 2]}
-        return len(around) > 1

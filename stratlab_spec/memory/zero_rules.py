@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
-from stratlab_spec.memory.recording import BACKWARD, Weight, round_up
+from stratlab_spec.memory.recording import BACKWARD, FORWARD, FP32, Weight, round_up
 from stratlab_spec.memory.simulation import HeldMemory
 
-FP32, FP64 = 4, 8
+FP64 = 8
 START_ALIGNMENT = 2
 """DeepSpeed's nccl_start_alignment_factor: the flat buffer is a multiple of it on each rank."""
 
@@ -53,7 +53,7 @@ class ZeroRules:
     """Copies of this rank's gradients that the optimizer's step takes."""
     rank: int = 0
     copies: bool = True
-    repeats: bool = False
+    follows_products: bool = False
 
     def __post_init__(self) -> None:
         self._every = [*self.first, *chain.from_iterable(self.blocks), *self.last]
@@ -62,6 +62,11 @@ class ZeroRules:
         self._share = -(-total // aligned) * aligned // self.shards
         start, end = self.rank * self._share, (self.rank + 1) * self._share
         self._places = [0, *accumulate(weight.elements for weight in self._every)]
+        self._ends = [*accumulate(map(len, self.blocks), initial=len(self.first))]  # of the layers
+        self._only_sums = self.stage == 1 and not self.completes  # gradients of this micro-batch stay whole
+        # reduce_gradients: zero1 without overlap has no hooks
+        self._moves_late = self.stage == 1 and self.buckets == 1
+        self.repeats = (FORWARD, BACKWARD) if self._only_sums or self._moves_late else (FORWARD,)
         mine = [
             weight
             for weight, at, until in zip(self._every, self._places, self._places[1:], strict=False)
@@ -86,7 +91,7 @@ class ZeroRules:
         if self.offloads:
             self._hold_offloaded(held)
         if self.accumulates and self.stage == 1:
-            held.take("gradients", sum(round_up(FP32 * weight.elements) for weight in self._every))
+            held.take("gradients", sum(weight.whole_bytes for weight in self._every))
             held.take("gradient buckets", self.buckets * self._bucket_bytes)  # since the first micro-batch
             self._has_buckets = True
         elif self.accumulates and not self.offloads:
@@ -98,18 +103,18 @@ class ZeroRules:
         zero2 sums up micro-batches in whole gradients on the host.
         """
         share = round_up(FP32 * self._share)
-        largest = round_up(FP32 * max(weight.elements for weight in self._every))
+        largest = max(weight.whole_bytes for weight in self._every)
         held.take("other", largest)
         held.keep("other", largest + share, True)
         held.keep("gradients", share, True)
         if self.accumulates and self.stage == 2:
-            whole = sum(round_up(FP32 * weight.elements) for weight in self._mine)
+            whole = sum(weight.whole_bytes for weight in self._mine)
             held.keep("gradients", whole, True)
 
     def enter(self, held: HeldMemory, segment: str, layer: int) -> None:
         if not segment.endswith(BACKWARD):
             return
-        ends = [*accumulate(map(len, self.blocks), initial=len(self.first))]
+        ends = self._ends
         if layer >= 0:
             self._waiting = list(range(ends[layer], ends[layer + 1]))
         elif segment.startswith("head"):
@@ -150,20 +155,9 @@ class ZeroRules:
         held.take(cause, self.buckets * self._bucket_bytes)
         self._has_buckets = True
 
-    @property
-    def _only_sums(self) -> bool:
-        """Return whether gradients of this micro-batch stay whole."""
-        return self.stage == 1 and not self.completes
-
-    @property
-    def _moves_late(self) -> bool:
-        """Return whether gradients move at the end of a pass (reduce_gradients): zero1 without overlap has no hooks."""
-        return self.stage == 1 and self.buckets == 1
-
     def _move(self, held: HeldMemory, place: int) -> None:
         """Move a gradient into the bucket, which is reduced before if it is too full."""
-        elements = self._every[place].elements
-        size = round_up(FP32 * elements)
+        elements, size = self._every[place].elements, self._every[place].whole_bytes
         if self._filled + elements > self.bucket_elements:
             self._reduce(held)
         self._filled += elements
@@ -172,8 +166,7 @@ class ZeroRules:
         if elements > self.bucket_elements:  # it stays where it is until its reduction
             self._large = size
             if self.offloads:  # a copy of it
-                held.take("gradients", size)
-                held.free("gradients", size)
+                held.touch("gradients", size)
         else:
             held.free("gradients", size)
 
@@ -185,7 +178,7 @@ class ZeroRules:
     def _find_weight(self, size: int) -> int:
         """Return the weight of a gradient: the last one of this segment that has its size and waits."""
         for place in reversed(self._waiting):
-            if round_up(FP32 * self._every[place].elements) == size:
+            if self._every[place].whole_bytes == size:
                 self._waiting.remove(place)
                 return place
         raise AssertionError(f"no weight of {size} bytes")
@@ -217,8 +210,7 @@ class ZeroRules:
                 joined = []
         self._join(held, joined)
         if self.offloads:  # the norm, before the copy to the host
-            held.take("other", round_up(FP64 * self._own))
-            held.free("other", round_up(FP64 * self._own))
+            held.touch("other", round_up(FP64 * self._own))
         elif not self._partition and self._own:
             self._partition = self._mine_bytes
             first = self.stage == 1 or not self.accumulates
@@ -232,8 +224,7 @@ class ZeroRules:
 
     def _join(self, held: HeldMemory, slices: Sequence[int]) -> None:
         if len(slices) > 1:
-            held.take("gradient buckets", copy := round_up(FP32 * sum(slices)))
-            held.free("gradient buckets", copy)
+            held.touch("gradient buckets", round_up(FP32 * sum(slices)))
 
     def update(self, held: HeldMemory) -> None:
         """Take the norm in fp64, one gradient after the other, then one flat copy of this rank's gradients."""
@@ -241,8 +232,7 @@ class ZeroRules:
         if self.offloads:  # the gradients are flat on the host, and reductions take their norms
             held.keep("other", self.update_copies * flat, True)
             return
-        held.take("other", round_up(FP64 * self._largest_mine))
-        held.free("other", round_up(FP64 * self._largest_mine))
+        held.touch("other", round_up(FP64 * self._largest_mine))
         held.take("other", flat)
         held.free("gradients", self._mine_bytes)
         held.take("other", self.update_copies * flat)
