@@ -176,8 +176,8 @@ DENSE = (
     Case("tied", "pp2.cp2.tp2+sp", packed=True),
     Case("tied", "rep2.cp2.tp2+sp", packed=True, settings=CP_GATHER),
 )
-GATHERED = {**SELECTIVE, "persistent_elements": 0}
-"""Every weight is gathered inside blocks that are computed again."""
+GATHERED = {**SELECTIVE, "persistent_elements": 1000}
+"""Weights of products are gathered inside blocks that are computed again, others than in the forward pass."""
 EXPERTS = (
     Case("moe", "dp2"),
     Case("moe", "dp2.ep2", micro=2, settings={**SELECTIVE, "prefetch_blocks": 2}),
@@ -203,7 +203,7 @@ OTHER_STRATEGIES = tuple(
     for strategy, world in (("single", 1), *((name, 2) for name in DATA_PARALLEL))
 )
 SELECTIVE_GATHERED = tuple(
-    Case("tied", strategy=strategy, world=2, packed=True, micro=2, settings=GATHERED)
+    Case("4 layers", strategy=strategy, world=2, packed=True, micro=2, settings=GATHERED)
     for strategy in ("zero3", "zeropp")
 )
 ADAPTERS = (
