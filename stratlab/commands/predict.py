@@ -145,7 +145,7 @@ def predict(
         fewest = "" if charts else find_fewest(questions[0], look_up(files, device_gib))
         _show(answers, device_gib, fewest, offer=not count)
     if page:
-        from stratlab.predict.prediction_report import build_prediction_page
+        from stratlab.predict.prediction_page import build_prediction_page
 
         try:
             page.write_text(build_prediction_page(answers, device_gib))

@@ -1,6 +1,6 @@
 """Predict whether a run will fit its devices before anything is started.
 
-    charts, or a model and GPUs ─▶ asking ─▶ answering ─▶ prediction ─▶ prediction_report
+    charts, or a model and GPUs ─▶ asking ─▶ answering ─▶ prediction ─▶ prediction_report, prediction_page
                                               │  counting: the trainer counts runs that no file answers
                                               └  remedies: changes to try first
 

@@ -157,6 +157,8 @@ def find_size_refusal(settings: Mapping[str, str]) -> str:
     ):
         return ""
     sizes = {name: int(text) for name, text in given.items()}
+    if not any(sizes.values()):  # a preset's own
+        return ""
     config = Config(run="sizes", model=model, dataset="synthetic").model_copy(update=sizes)
     shape = read_vit_shape(config)
     problems = vit_size_problems(shape.hidden, shape.heads, config) if shape else size_problems(config)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratlab_spec.layout.axes import Axes
+from stratlab_spec.layout.pipeline_passes import order_passes
 from stratlab_spec.memory.recording import BACKWARD, FP32, HALF, Measured, Stretch, round_up
 from stratlab_spec.memory.simulation import HeldMemory, StepMemory, play_segments
 from stratlab_spec.memory.sizes import ROWS_AT_ONCE, decoder_sizes
@@ -199,11 +200,11 @@ class StagePlan:
 
     def list_passes(self, schedule: str, micro_batches: int) -> str:
         """Return the order of forward (F) and backward passes (B) of the schedules gpipe and 1f1b."""
-        if schedule == "gpipe":
-            return "F" * micro_batches + "B" * micro_batches
-        waiting = min(micro_batches, self.stages - self.index)
-        pairs = min(micro_batches - waiting, MOST_PAIRS)
-        return "F" * waiting + "BF" * pairs + "B" * waiting
+        played = micro_batches
+        if schedule == "1f1b":
+            played = min(micro_batches, self.stages - self.index + MOST_PAIRS)
+        passes = order_passes(schedule, self.index, self.stages, played)
+        return "".join("B" if one.backward else "F" for one in passes)
 
 
 SCHEDULES = ("1f1b", "gpipe")

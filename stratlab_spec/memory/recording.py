@@ -48,8 +48,8 @@ class Size(NamedTuple):
 
     def value(self, sizes: Mapping[str, int]) -> int:
         """Return it for these sizes, rounded up."""
-        found = self.coefficient * prod(sizes[name] for name in self.symbols)
-        return -(-found.numerator // found.denominator)
+        found = self.coefficient.numerator * prod(sizes[name] for name in self.symbols)
+        return -(-found // self.coefficient.denominator)
 
     def __str__(self) -> str:
         return " ".join((str(self.coefficient), *self.symbols))
@@ -99,8 +99,8 @@ class Recording:
 
     settings: Mapping[str, Any]
     """By which it was recorded, and for which alone it answers."""
-    weights: Mapping[str, list[tuple[str, list[str], bool, bool]]]
-    """Of `start`, one `layer`, `head`."""
+    weights: Mapping[str, Sequence[Sequence[Any]]]
+    """Of `start`, one `layer`, `head`: (name, sizes of its shape, product, trains), as Weight."""
     segments: Mapping[str, list[tuple[bool, str, str, str]]]
     """Name -> (taken, kind, cause, size) in order."""
     data: Sequence[str]
@@ -120,17 +120,18 @@ class Recording:
         return self._measured[key]
 
     def _measure(self, sizes: Mapping[str, int]) -> Measured:
-        known: dict[str, int] = {}
-
+        @cache
         def measured(text: str) -> int:
-            if (found := known.get(text)) is None:
-                found = known[text] = round_up(max(0, parse_size(text).value(sizes)))
-            return found
+            return round_up(max(0, parse_size(text).value(sizes)))
 
-        segments = {
-            name: [Allocation(taken, kind, cause, measured(text)) for taken, kind, cause, text in events]
-            for name, events in self.segments.items()
-        }
+        @cache
+        def allocate(event: tuple[bool, str, str, str]) -> Allocation:
+            taken, kind, cause, text = event
+            return Allocation(taken, kind, cause, measured(text))
+
+        different = {id(events): events for events in self.segments.values()}  # equal segments are one list
+        known = {name: [*map(allocate, events)] for name, events in different.items()}
+        segments = {name: known[id(events)] for name, events in self.segments.items()}
         weights = {
             place: [
                 Weight(name, tuple(parse_size(text).value(sizes) for text in shape), product, trains)
@@ -165,7 +166,7 @@ class Measured:
     data_bytes: int
     traces: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
     """Number of layers -> zero3_trace.ModuleTrace; of all batches of a model, because it depends on weights only."""
-    _parts: dict[tuple[str, bool, bool], list[Stretch | Allocation]] = field(
+    _parts: dict[tuple[int, bool, bool], list[Stretch | Allocation]] = field(
         default_factory=dict, compare=False, repr=False
     )
 
@@ -176,14 +177,17 @@ class Measured:
             copies: whether products copy their weights.
             products: keep these copies apart too.
         """
-        key = segment, copies, products
+        ends = segment == f"start{BACKWARD}"  # which frozen weights do not have
+        found = self.segments.get(segment, NOTHING) if ends else self.segments[segment]
+        key = id(found), copies, products  # equal segments are one list
         if key not in self._parts:
-            ends = segment == f"start{BACKWARD}"  # which frozen weights do not have
-            found = self.segments.get(segment, ()) if ends else self.segments[segment]
             events = (event for event in found if copies or event.kind not in (COPY, CACHED))
             apart = (GRADIENT, CACHED, COPY) if products else (GRADIENT, CACHED)
             self._parts[key] = [*_join(events, apart)]
         return self._parts[key]
+
+
+NOTHING: list[Allocation] = []
 
 
 def _join(events: Iterable[Allocation], apart: tuple[str, ...]) -> Iterator[Stretch | Allocation]:
@@ -254,16 +258,17 @@ def read_recordings(path: Path) -> list[Recording]:
     parts = content["parts"]
 
     @cache
+    def unpack_event(row: int) -> tuple[bool, str, str, str]:
+        return row > 0, kinds[abs(row) % 4], causes[abs(row) // 4 % 16], sizes[abs(row) // 64]
+
+    @cache
     def unpack(at: int) -> list[tuple[bool, str, str, str]]:
-        return [
-            (row > 0, kinds[abs(row) % 4], causes[abs(row) // 4 % 16], sizes[abs(row) // 64])
-            for row in parts[at]
-        ]
+        return [*map(unpack_event, parts[at])]
 
     return [
         Recording(
             one["settings"],
-            {place: [tuple(row) for row in rows] for place, rows in one["weights"].items()},
+            one["weights"],
             PackedSegments(one["segments"], unpack),
             one["data"],
         )

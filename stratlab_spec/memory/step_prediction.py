@@ -187,16 +187,14 @@ def find_recording(family: str, mode: Mapping[str, Any]) -> Recording:
     Raises:
         NotRecorded: there is none; names the settings that differ from the nearest one.
     """
-    best: tuple[int, list[str]] | None = None
-    for one in _read_family(family):
-        differs = [name for name, value in mode.items() if one.settings.get(name) != value]
-        if not differs:
+    known = _read_family(family)
+    for one in known:
+        if all(one.settings.get(name) == value for name, value in mode.items()):
             return one
-        if best is None or len(differs) < best[0]:
-            best = len(differs), differs
-    if best is None:
+    if not known:
         raise NotRecorded(f"family {family}: not recorded")
-    raise NotRecorded(", ".join(f"{name}={mode[name]}" for name in best[1]))
+    differ = [[name for name, value in mode.items() if one.settings.get(name) != value] for one in known]
+    raise NotRecorded(", ".join(f"{name}={mode[name]}" for name in min(differ, key=len)))
 
 
 def _mix_layers(kept: Recording, recomputed: Recording, setting: str, layers: int) -> Recording:

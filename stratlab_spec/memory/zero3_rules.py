@@ -102,7 +102,6 @@ class Zero3Rules:
     def _begin_pass(self) -> None:
         """Begin a micro-batch (reset_step)."""
         self._at = self._next = 0  # module to come; first entry of the trace that is not yet fetched
-        self._last_fetched: dict[int, int] = {}  # weight -> last place in the trace for which it is fetched
         self._inflight: dict[int, Gathering] = {}
         self._available = {*self._persistent}
         self._live = 0  # elements gathered
@@ -116,7 +115,7 @@ class Zero3Rules:
         __params_to_release). If that is in the first step, what persists is not gathered before, and counts as live.
         """
         limits = self.prefetch_elements, self.live_elements, self.reuse_elements, self.persistent_elements
-        known = (*limits, self.shards > 1, self.accumulates, self.keeps_embedding)
+        known = (*limits, self.accumulates, self.keeps_embedding)
         if known in self.trace.stays:
             self._stays = dict(self.trace.stays[known])
             return
@@ -133,21 +132,14 @@ class Zero3Rules:
 
     def _fetch(self, held: HeldMemory) -> None:
         """Gather the next module's weight, wait for it, then gather further ones."""
-        at, weight = self._at, self.trace.calls[self._at]
+        weight = self.trace.calls[self._at]
         if weight not in self._available and weight not in self._inflight:
             self._gather(held, [weight])
         if weight in self._inflight:
             self._wait(held, weight)
-        if self._last_fetched.get(weight, -1) < at:
-            self._last_fetched[weight] = self._trace_place(weight)
         self._at += 1
+        self._next = max(self._next, self._at)
         self._prefetch(held)
-
-    def _trace_place(self, weight: int) -> int:
-        place, self._next = self._next, self._next + 1
-        if self.trace.calls[place] != weight:
-            raise NotRecorded("modules are called in another order than their gradients come")
-        return place
 
     def _prefetch(self, held: HeldMemory) -> None:
         """Gather weights of the next modules, as many as may be live; every module without weights does so too."""
@@ -158,7 +150,6 @@ class Zero3Rules:
             elements = 0
             while elements < most and self._next < len(calls):
                 weight = calls[self._next]
-                self._last_fetched[weight] = max(self._last_fetched.get(weight, -1), self._next)
                 self._next += 1
                 if weight not in self._available and weight not in self._inflight and weight not in found:
                     found.append(weight)
@@ -214,9 +205,11 @@ class Zero3Rules:
         weight = self.trace.calls[at]
         if at not in self._stays:
             asked = self._size[self.trace.embedding] if self.keeps_embedding else 0
+            again = self.trace.next_use[at]
+            is_fetched = again is not None and again < self._next
             is_near = self.trace.distance(at, asked) < self.reuse_elements
             stays = self._persist[weight] or (self.keeps_embedding and weight == self.trace.embedding)
-            self._stays[at] = stays or is_near or self._last_fetched[weight] > at
+            self._stays[at] = stays or is_near or is_fetched
         if not self._stays[at] and weight in self._available:
             self._free(held, weight)
 

@@ -10,7 +10,7 @@ from stratlab.compare.report_files import write_report
 from stratlab.compare.run_sources import load_runs
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
-from stratlab.predict.prediction_report import build_prediction_page
+from stratlab.predict.prediction_page import build_prediction_page
 from stratlab_spec.memory import DEVICE_GIB
 from tests.stratlab.analysis.example_report import build_example, build_example_ranks
 from tests.stratlab.browser import serve

@@ -1,0 +1,221 @@
+"""Predict the time of a step: recorded work on a card, the strategy's surcharge, the timeline of both queues.
+
+settings ─▶ recorded work (kernels, host) ┐
+            strategy's surcharge          ├─▶ spans in the order of a step ─▶ timeline.play ─▶ StepTime
+            collectives of its weights    ┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stratlab_spec.memory.recording import BACKWARD, Measured, NotRecorded, Weight, name_layer
+from stratlab_spec.memory.sizes import ROWS_AT_ONCE, decoder_sizes, image_sizes
+from stratlab_spec.memory.step_prediction import FLAVORS, SAME_LAYERS, measure_recording
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.model_specs import read_vit_shape, registered_name
+from stratlab_spec.models.pictures import MIXED, find_pictures
+from stratlab_spec.plan import resolve_axes
+from stratlab_spec.schedule import count_micro_batches
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.library_rules import reduce_bucket_bytes
+from stratlab_spec.step_time.collectives import EFA_P5, Network, links_of
+from stratlab_spec.step_time.host_work import (
+    Host,
+    Surcharge,
+    Trained,
+    list_surcharges,
+    sum_seconds,
+)
+from stratlab_spec.step_time.kernels import Card, Kernel
+from stratlab_spec.step_time.recorded_work import FIRST, HostWork, RecordedWork, count_pieces, find_work
+from stratlab_spec.step_time.strategy_collectives import StrategyCollectives
+from stratlab_spec.step_time.timeline import Span, Timeline, play
+
+IMAGE_COPY_S, TEXT_COPY_S = 3.2e-6, 1e-4
+"""Of the device, for an image or for a micro-batch of text: input from the host, and its normalization."""
+BATCH_HOST_S = 3e-4
+DOCUMENT_TOKENS = 640
+"""Tokens of a document in packed rows, if the data is not known: mean of the longest ones in MetaMathQA's rows."""
+ALWAYS_ADDED = ("ddp",)
+"""Strategies whose gradients are added in their buckets, in the first micro-batch too."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The time of a step on one rank."""
+
+    timeline: Timeline
+    micro_batches: int
+
+    @property
+    def step_ms(self) -> float:
+        return self.timeline.step_s * 1e3
+
+
+def predict_step_time(
+    config: Config,
+    ranks: int,
+    per_node: int,
+    card: Card,
+    host: Host | None = None,
+    network: Network = EFA_P5,
+    document_tokens: int = DOCUMENT_TOKENS,
+) -> StepTime:
+    """Return the time of a step.
+
+    Raises:
+        NotRecorded: settings that no recording has.
+        ConfigError, DataMissing: of the model's shape.
+    """
+    axes = resolve_axes(config, ranks, per_node)
+    micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
+    if axes.pp * axes.tp * axes.cp > 1:
+        raise NotRecorded(f"strategy={config.strategy}: tp={axes.tp} pp={axes.pp} cp={axes.cp}")
+    family, work, kernels = measure_work(config, document_tokens)
+    measured, layers = measure_recording(config)
+    sharded = config.strategy in FLAVORS["sharded"].strategies
+    strategy = "fsdp" if config.strategy == "nd" else config.strategy
+    trained = _count_trained(measured, layers)
+    surcharges = list_surcharges(family, strategy, ranks, axes.dp_shard, trained, sharded)
+    collectives = StrategyCollectives(
+        strategy,
+        {place: sum(one.elements for one in weights) for place, weights in measured.weights.items()},
+        axes.dp_shard,
+        axes.dp_replicate,
+        per_node,
+        links_of(card.name, network),
+        reduce_bucket_bytes(config),
+        card.copy_tb_per_s * 1e12,
+    )
+    builder = _Spans(
+        work, kernels, surcharges, card, host or Host(), collectives, config.compile, micro_batches
+    )
+    spans: list[Span] = []
+    for index in range(micro_batches):
+        adds = index > 0 or config.strategy in ALWAYS_ADDED
+        spans += builder.list_micro_batch(layers, adds, index == micro_batches - 1, _copy_seconds(config))
+    update = builder.build("optimizer", "optimizer", "optimizer", False, True)
+    spans.append(replace(update, joins=True, sends_s=collectives.update(trained["all"].elements)))
+    return StepTime(play(spans), micro_batches)
+
+
+def _copy_seconds(config: Config) -> float:
+    return TEXT_COPY_S if config.is_text else IMAGE_COPY_S * config.micro_batch_size
+
+
+def measure_work(config: Config, document_tokens: int) -> tuple[str, RecordedWork, dict[str, list[Kernel]]]:
+    """Return (family, its recorded work, kernels of each segment) of a run's micro-batch.
+
+    Raises:
+        NotRecorded, ConfigError, DataMissing: as `predict_step_time`.
+    """
+    if config.precision not in ("auto", "bf16", "fp16"):
+        raise NotRecorded(f"precision={config.precision}: no operations")
+    flavor = next(name for name, row in FLAVORS.items() if config.strategy in row.strategies)
+    mode: dict[str, Any] = {
+        "flavor": flavor,
+        "activation_checkpointing": config.activation_checkpointing,
+        "lora": bool(config.lora_rank),
+    }
+    if config.is_text:
+        shape = read_shape(config)
+        family = SAME_LAYERS.get(shape.family, shape.family)
+        sizes, _ = decoder_sizes(config, shape)
+        if shape.experts:
+            mode["experts_per_token"] = shape.experts_per_token
+        tokens = config.micro_batch_size * config.seq_len
+        loss = count_pieces(tokens, config.loss_chunk_tokens, ROWS_AT_ONCE)
+        work = find_work(family, mode | {"packing": config.packing})
+        document = min(document_tokens, config.seq_len)
+        return family, work, work.measure(sizes, loss, document, config.compile)
+    vit, pictures = read_vit_shape(config), find_pictures(config)
+    family = "vit" if vit else registered_name(config)
+    work = find_work(family, mode | {"mixed": config.augment in MIXED})
+    sizes = image_sizes(config, vit, pictures)
+    if vit:
+        sizes["D"] = vit.hidden // vit.heads
+    return family, work, work.measure(sizes, count_pieces(1, 1, 1), 0, config.compile)
+
+
+def _count_trained(measured: Measured, layers: int) -> dict[str, Trained]:
+    def count(weights: list[Weight]) -> Trained:
+        trained = [one for one in weights if one.trains]
+        return Trained(len(trained), sum(one.elements for one in trained))
+
+    found = {place: count(weights) for place, weights in measured.weights.items()}
+    if "layer" in found:
+        times = {place: layers if place == "layer" else 1 for place in found}
+    else:
+        times = dict.fromkeys(found, 1)
+    every = [(one, times[place]) for place, one in found.items()]
+    found["all"] = Trained(*(sum(one[at] * n for one, n in every) for at in range(2)))
+    return found
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Build a step's spans."""
+
+    work: RecordedWork
+    kernels: Mapping[str, list[Kernel]]
+    surcharges: Mapping[str, Surcharge]
+    card: Card
+    host: Host
+    collectives: StrategyCollectives
+    compiled: bool
+    micro_batches: int
+
+    def list_micro_batch(self, layers: int, adds: bool, completes: bool, copy_s: float) -> Iterator[Span]:
+        """Yield the spans of a forward and a backward pass."""
+        yield Span("data", "data", copy_s, 1, BATCH_HOST_S)
+        names = [name_layer(self.work.segments, at, layers) for at in range(layers)]
+        for name in ("start", *names, "head"):
+            yield self.build(name, name, "forward", adds, completes)
+        for name in ("head", *reversed(names), "start"):
+            if f"{name}{BACKWARD}" in self.work.segments:
+                yield self.build(f"{name}{BACKWARD}", name, "backward", adds, completes)
+
+    def _find_surcharge(self, segment: str, place: str, phase: str, completes: bool) -> Surcharge | None:
+        """Return what the strategy adds: gathers of the first micro-batch, reductions of the last one."""
+        if phase == "optimizer":
+            return self.surcharges[segment]
+        part = BACKWARD * segment.endswith(BACKWARD)
+        if not completes or (self.micro_batches == 1 and phase == "forward"):
+            part += FIRST
+        return self.surcharges.get(place + part) or self.surcharges.get(f"layer{part}")
+
+    def build(self, segment: str, place: str, phase: str, adds: bool, completes: bool) -> Span:
+        """Return a segment's span.
+
+        Args:
+            adds: gradients to those of an earlier micro-batch.
+            completes: it is the last micro-batch.
+        """
+        known = self._find_surcharge(segment, place, phase, completes)
+        kernels = [*self.kernels.get(segment, ()), *(known.kernels if known else ())]
+        work = self.work.host(segment) if segment in self.work.segments else HostWork()
+        if adds:
+            added = self.kernels.get(f"{segment}+", ())
+            kernels += added
+        else:
+            work = work.plus(HostWork(launches=len(self.kernels.get(f"{segment}+", ()))), -1)
+        compiled = self.compiled and segment in self.work.segments and bool(self.work.segments[segment].fused)
+        if compiled:
+            issued = self.host.compiled_seconds(len(kernels), work.packed)
+            host_s = issued + (self.host.seconds(known.host, False) if known else 0.0)
+        else:
+            host_s = self.host.seconds(work.plus(known.host) if known else work, phase == "forward")
+        transfers = self.collectives.span(place, phase, completes)
+        return Span(
+            segment,
+            phase,
+            sum_seconds(kernels, self.card),
+            sum(kernel.launches for kernel in kernels),
+            host_s,
+            known.waits if known else 0,
+            transfers.needs_s,
+            transfers.sends_s,
+        )

@@ -1,0 +1,118 @@
+"""Collectives of a step under each strategy, from the weights of its segments.
+
+    strategy       forward                 backward                                after the last micro-batch
+    ddp                                    all-reduce of fp32 gradients, last mb
+    fsdp, hsdp     all-gather a block      all-gather again, reduce-scatter fp32   hsdp: all-reduce of shards
+    zero1, zero2                           all-reduce of fp32 gradients            all-gather of fp32 weights
+    zero3, zeropp  all-gather a module     all-gather again, reduce-scatter fp32   all-gather of small weights
+
+Gathers of products' weights move 16 bits. Counts of the trainer's own collectives on fake tensors agree
+(docs/communication.md). A span's collectives are one message per bucket or block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from stratlab_spec.step_time.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    REDUCE_SCATTER,
+    Group,
+    Links,
+    collective_seconds,
+)
+
+FP32, HALF = 4, 2
+DDP_BUCKET_BYTES = 25 * 2**20
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Seconds of a span's collectives."""
+
+    needs_s: float = 0.0
+    """Before the span."""
+    sends_s: float = 0.0
+    """After it."""
+
+
+@dataclass(frozen=True)
+class StrategyCollectives:
+    """Return the collectives of spans.
+
+    Args:
+        elements: of all weights of `start`, each `layer` and `head`.
+        shards: ranks that share one copy of what is sharded; `replicas`: groups with equal shards.
+        bucket_bytes: of ZeRO's reductions.
+        copy_bytes_per_s: of the GPU: read and written bytes.
+    """
+
+    strategy: str
+    elements: Mapping[str, int]
+    shards: int
+    replicas: int
+    per_node: int
+    links: Links
+    bucket_bytes: int
+    copy_bytes_per_s: float
+
+    @property
+    def _inner(self) -> Group:
+        return Group(self.shards, min(self.shards, self.per_node))
+
+    @property
+    def _whole(self) -> Group:
+        ranks = self.shards * self.replicas
+        return Group(ranks, min(ranks, self.per_node))
+
+    def _seconds(self, kind: str, size_bytes: float, group: Group, bucket_bytes: float = 0) -> float:
+        if group.ranks == 1:  # NCCL copies the tensor
+            return 2 * size_bytes / self.copy_bytes_per_s
+        messages = ceil(size_bytes / bucket_bytes) if bucket_bytes else 1
+        return messages * collective_seconds(kind, size_bytes / max(1, messages), group, self.links)
+
+    def span(self, place: str, phase: str, completes: bool) -> Transfers:
+        """Return what a segment needs before, and sends after.
+
+        Args:
+            completes: it is the last micro-batch of a step.
+        """
+        elements = self.elements.get(place, self.elements.get("layer", 0))
+        if self.strategy == "ddp":
+            if phase != "backward" or not completes:
+                return Transfers()
+            return Transfers(
+                sends_s=self._seconds(ALL_REDUCE, FP32 * elements, self._whole, DDP_BUCKET_BYTES)
+            )
+        if self.strategy in ("zero1", "zero2"):
+            if phase != "backward" or not (completes or self.strategy == "zero2"):
+                return Transfers()
+            return Transfers(
+                sends_s=self._seconds(ALL_REDUCE, FP32 * elements, self._whole, self.bucket_bytes)
+            )
+        if self.strategy in ("fsdp", "hsdp", "zero3", "zeropp"):
+            return self._gather_and_reduce(place, phase, completes, elements)
+        return Transfers()
+
+    def _gather_and_reduce(self, place: str, phase: str, completes: bool, elements: int) -> Transfers:
+        group = self._inner if self.strategy in ("fsdp", "hsdp") else self._whole
+        gathers = group
+        if self.strategy == "zeropp" and phase == "backward":
+            gathers = Group(min(group.ranks, self.per_node), min(group.ranks, self.per_node))
+        needs = self._seconds(ALL_GATHER, HALF * elements, gathers)
+        if phase == "forward":
+            return Transfers(needs)
+        sends = self._seconds(REDUCE_SCATTER, FP32 * elements, group)
+        if self.strategy == "hsdp" and completes:
+            across = Group(self.replicas, max(1, self.per_node // self.shards))
+            sends += self._seconds(ALL_REDUCE, FP32 * elements / self.shards, across)
+        return Transfers(0.0 if place == "head" else needs, sends)
+
+    def update(self, trained_elements: int) -> float:
+        """Return the seconds of the collectives of the optimizer's step."""
+        if self.strategy in ("zero1", "zero2"):
+            return self._seconds(ALL_GATHER, FP32 * trained_elements, self._whole, self.bucket_bytes)
+        return 0.0
