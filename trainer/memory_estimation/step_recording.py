@@ -172,8 +172,8 @@ class RecordingWatch(StorageWatch):
             self._kept |= {id(one) for one in copies}
             before = after
         for mark, _ in reversed(self._products):
-            if (first := moved.get(id(mark))) is not None:
-                events.insert(first, events.pop(begins[id(mark)]))
+            if id(mark) in moved:
+                events.insert(moved[id(mark)], events.pop(begins[id(mark)]))
 
     def list_segments(self) -> dict[str, list[tuple[str, int, Storage]]]:
         """Return segment -> (kind, bytes taken or freed, storage) of the last micro-batch."""
