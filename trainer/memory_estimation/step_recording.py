@@ -10,7 +10,6 @@ so each of FLAVORS is recorded.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -154,7 +153,10 @@ class RecordingWatch(StorageWatch):
 
         Others begin before the copies that are made for them, which stay for later ones: these are activations.
         """
-        uses = Counter(id(one) for _, copies in self._products for one in copies)
+        uses: dict[int, list[str]] = {}
+        for mark, copies in self._products:
+            for one in copies:
+                uses.setdefault(id(one), []).append(mark.label.phase)
         events, at_end = self.timeline.events, len(self.timeline.events)
         begins = {id(one): at for at, (size, one) in reversed([*enumerate(events)]) if size > 0}
         ends = {id(one): at for at, (size, one) in enumerate(events) if size < 0}
@@ -163,7 +165,10 @@ class RecordingWatch(StorageWatch):
             after = ends[id(mark)]
             freed = max((ends.get(id(one), at_end) for one in copies), default=at_end)
             is_brief = all(size < 0 for size, _ in events[after:freed])
-            if copies and is_brief and all(uses[id(one)] == 1 for one in copies):
+            is_brief = is_brief and all(len(uses[id(one)]) == 1 for one in copies)
+            # the loss computes its gradient in the forward pass, from the same copy
+            is_of_loss = any(uses[id(one)][1:] and {*uses[id(one)]} == {"forward"} for one in copies)
+            if copies and (is_brief or is_of_loss):
                 self._kinds[id(mark)] = NEEDLESS
                 continue
             first = min((begins[id(one)] for one in copies), default=0)
