@@ -138,7 +138,7 @@ class ModuleTrace:
                 return sorted(waiting, key=lambda at: (not self.weights[at].product, self.whole_bytes[at]))
             return self._match_copies(waiting, segment)
         found = []
-        for event in reversed(self.measured.segments[segment + BACKWARD]):
+        for event in reversed(self.measured.segments.get(segment + BACKWARD, ())):
             alike = [at for at in waiting if self.whole_bytes[at] == event.bytes]
             if event.kind == GRADIENT and event.taken and alike:
                 found.append(alike[0])

@@ -284,7 +284,7 @@ def test_a_network_may_have_no_weights_before_its_layers():
     """It has a head and three layers, 320 KiB in all."""
     measured = measure_tiny()
     measured.weights["start"].clear()
-    measured.segments["start backward"] = []
+    del measured.segments["start backward"]
     state = 5 * 320 / 2 + 64
     found = hold_zero3(measured, keeps_embedding=False)
     assert found["forward"] == state + 128 + 64 and found["optimizer"] == state + 160
