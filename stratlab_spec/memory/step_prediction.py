@@ -46,7 +46,6 @@ from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import (
     EVERY,
     NONE,
-    SELECTIVE,
     recomputes,
     reduce_bucket_bytes,
     reshards_after_forward,
@@ -287,8 +286,6 @@ def _build_zero3(
         raise NotRecorded(f"zeropp={config.zeropp}")
     if config.precision not in ("auto", "bf16", "fp16"):  # no copy shows where a product is
         raise NotRecorded(f"precision={config.precision} with {config.strategy}")
-    if config.activation_checkpointing == SELECTIVE:
-        raise NotRecorded(f"activation_checkpointing={SELECTIVE} with {config.strategy}")
     if config.offload == "all" and shards == 1:  # a count has no device, to which each weight is copied
         raise NotRecorded(f"offload={config.offload} with {config.strategy} on one rank")
     trace = measured.traces.get(layers) or _keep_trace(measured, layers)

@@ -83,7 +83,7 @@ class Zero3Rules:
         self._persist = [size <= self.persistent_elements for size in self._size]
         outside = self.trace.places[START]
         for at, (weight, persists) in enumerate(zip(self.trace.weights, self._persist, strict=True)):
-            if not weight.product and not persists and at not in outside:
+            if not self.trace.multiplies[at] and not persists and at not in outside:
                 raise NotRecorded(f"persistent_elements={self.persistent_elements}, below {weight.name}")
         self._is_product = [weight.product for weight in self.trace.weights]
         self._copy = [round_up(HALF * shard) for shard in self._shard]  # of a shard in 16 bits
@@ -260,9 +260,7 @@ class Zero3Rules:
         self._place = layer if layer >= 0 else HEAD if segment.startswith("head") else START
         if segment == "start":
             self._begin_pass()
-            if len(trace.places[START]) > 1:  # containers of an image model gather before its first weight
-                self._prefetch(held)
-            self._fetch_through(held, trace.calls[len(trace.places[START]) - 1])
+            self._start(held, len(trace.places[START]))
         elif segment == f"head{BACKWARD}":
             self._open = trace.head
             self._fetch_through(held, trace.head)
@@ -274,11 +272,20 @@ class Zero3Rules:
             self._open = trace.embedding
             self._fetch_through(held, trace.embedding)
         elif segment.endswith(BACKWARD):
-            while self.call not in trace.early and not self._is_product[trace.calls[self.call]]:
+            while self.call not in trace.early and not trace.multiplies[trace.calls[self.call]]:
                 self._fetch(held)
             if self.call in trace.early:
                 self._recomputing = trace.calls[self.call]
                 self._fetch(held)
+
+    def _start(self, held: HeldMemory, weights: int) -> None:
+        """Call the modules before the layers."""
+        if weights > 1:  # containers of an image model gather before its first weight
+            self._prefetch(held)
+        for at in range(weights):
+            self._fetch(held)
+            if self._is_product[self.trace.calls[at]] and at < weights - 1:
+                self._release(held)
 
     def _leave_head(self, held: HeldMemory, segment: str) -> None:
         """Release the head's weight, if its gradient is complete only with the embedding's, or never.
@@ -297,11 +304,11 @@ class Zero3Rules:
         while True:
             at = self.trace.calls[self.call]
             self._fetch(held)
-            if at == weight or (weight is None and self._is_product[at]):
+            if at == weight or (weight is None and self.trace.multiplies[at]):
                 return
 
     def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
-        if segment == "start":
+        if segment == "start" and self.trace.places[START]:
             self._release(held)
         elif segment == f"start{BACKWARD}":
             self._reduce(held, "activations")
@@ -316,9 +323,9 @@ class Zero3Rules:
             return
         again = self._recomputing
         if trace.calls[before] == again and before not in trace.early:
-            if product.bytes == trace.copied_bytes[again]:  # else its bias
+            if product.bytes in (0, trace.copied_bytes[again]):  # else its bias
                 self._open, self._recomputing = again if self._trained[again] else None, None
-        elif product.bytes == trace.copied_bytes[self._next_product()]:  # else a bias
+        elif product.bytes in (0, trace.copied_bytes[self._next_product()]):  # else a bias
             self._fetch_through(held)
             weight = trace.calls[self.call - 1]
             if trace.is_backward[self.call - 1] and self._trained[weight]:
@@ -334,11 +341,10 @@ class Zero3Rules:
         """Release the weight after a forward call; a recomputed layer's last one ends early, without its hook."""
         weight = self.trace.calls[self.call - 1]
         is_over = self._open is None and weight != self._recomputing
-        if is_over and product.bytes == self.trace.copied_bytes[weight]:
+        if is_over and product.bytes in (0, self.trace.copied_bytes[weight]):
             self._release(held)
-            if self.trace.leaves_module[
-                self.call - 1
-            ]:  # its container's call fetches before the next product
+            # its container's call fetches before the next product
+            if self.trace.leaves_module[self.call - 1]:
                 self._prefetch(held)
 
     def describe(self, layer: int) -> Hashable:

@@ -15,7 +15,6 @@ from itertools import accumulate
 
 from stratlab_spec.memory.recording import (
     BACKWARD,
-    CACHED,
     COPY,
     GRADIENT,
     HALF,
@@ -29,6 +28,8 @@ from stratlab_spec.memory.strategy_rules import list_blocks
 
 START, HEAD = -2, -1
 """Places of the weights outside layers."""
+ROUTERS = (".gate.weight", ".router.weight")
+"""Ends of the names of weights that choose a token's experts."""
 
 
 @dataclass
@@ -46,7 +47,8 @@ class ModuleTrace:
         weight_of_size: (place, bytes in fp32) -> the first such weight.
         elements_of_place: of all its weights.
         elements_before: of all weights called before a call.
-        next_product: of each call, the first weight of a product from it on; None = there is none.
+        multiplies: of each weight, whether its module's product shows in the recording.
+        next_product: of each call, the first weight that multiplies from it on; None = there is none.
         leaves_module: whether the next call is outside the module around the module of a call.
         stays: DeepSpeed's limits -> call -> whether its weight stays (zero3_rules.py).
 
@@ -62,9 +64,6 @@ class ModuleTrace:
     stays: dict[tuple[int, ...], dict[int, bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, events in self.measured.segments.items():
-            if any(event.kind == CACHED for event in events):
-                raise NotRecorded(f"{name}: copies that autocast keeps, with stage 3")
         each = self.measured.weights
         groups = {START: each["start"], **dict(enumerate(list_blocks(each, self.layers)))}
         for place, group in (groups | {HEAD: each["head"]}).items():
@@ -79,11 +78,10 @@ class ModuleTrace:
         self.elements_of_place = {
             place: sum(self.elements[at] for at in group) for place, group in self.places.items()
         }
-        embedding = next((at for at in self.places[START] if self.weights[at].product), None)
-        if embedding is None:
-            raise NotRecorded("stage 3 of a network whose first layer is no part of its start")
-        self.embedding = embedding
-        self.head = next((at for at in self.places[HEAD] if self.weights[at].product), self.embedding)
+        self.multiplies = [weight.product for weight in self.weights]
+        self.embedding = next((at for at in self.places[START] if self.multiplies[at]), 0)
+        products = (at for at in reversed(self.places[HEAD]) if self.multiplies[at])
+        self.head = next(products, self.embedding)
         self._list_calls()
         self.elements_before = [*accumulate((self.elements[weight] for weight in self.calls), initial=0)]
         self.first_backward = self.is_backward.index(True)
@@ -97,7 +95,7 @@ class ModuleTrace:
         for at, weight in reversed([*enumerate(self.calls)]):
             self.next_use[at] = later.get(weight)
             later[weight] = at
-            self.next_product[at] = weight if self.weights[weight].product else self.next_product[at + 1]
+            self.next_product[at] = weight if self.multiplies[weight] else self.next_product[at + 1]
         modules = [weight.name.rsplit(".", 2)[0] for weight in self.weights]
         following = [*self.calls[1:], self.calls[-1]]
         self.leaves_module = [
@@ -112,6 +110,8 @@ class ModuleTrace:
         """
         layers = {at: name_layer(self.measured.segments, at, self.layers) for at in range(self.layers)}
         segments = {START: "start", **layers, HEAD: "head"}
+        for place, name in layers.items():
+            self._find_routers(place, name)
         orders: dict[int, list[int]] = {}
         known: dict[str, list[int]] = {}  # one order for all equal layers, as numbers inside a layer
         for place, name in segments.items():
@@ -144,7 +144,7 @@ class ModuleTrace:
                 return sorted(waiting, key=lambda at: (not self.weights[at].product, self.whole_bytes[at]))
             return self._match_copies(waiting, segment)
         found = []
-        for event in reversed(self.measured.segments[segment + BACKWARD]):
+        for event in reversed(self.measured.segments.get(segment + BACKWARD, ())):
             if event.kind != GRADIENT or not event.taken:
                 continue
             at = next((at for at in waiting if self.whole_bytes[at] == event.bytes), None)
@@ -155,19 +155,33 @@ class ModuleTrace:
             raise NotRecorded(f"{self.weights[waiting[0]].name}: no gradient")
         return found
 
+    def _find_routers(self, place: int, segment: str) -> None:
+        """Find weights that multiply in their own type: marks are more than the products' weights need."""
+        products = [at for at in self.places[place] if self.multiplies[at]]
+        others = [at for at in self.places[place] if self.weights[at].name.endswith(ROUTERS)]
+        if self._count_products(place, segment) == len(products) + len(others):
+            for at in others:
+                self.multiplies[at] = True
+
+    def _count_products(self, place: int, segment: str) -> int:
+        """Return the number of copies and marks of products."""
+        sizes = {0, *(self.copied_bytes[at] for at in self.places[place] if self.weights[at].product)}
+        events = self.measured.segments[segment]
+        return sum(event.kind == COPY and event.taken and event.bytes in sizes for event in events)
+
     def _is_frozen(self, place: int) -> bool:
         """Return whether some weights do not train."""
         return not all(self.weights[at].trains for at in self.places[place])
 
     def _match_copies(self, weights: list[int], segment: str, skipped: int = 0) -> list[int]:
         """Return the products among weights in the order of their copies, after the first `skipped` copies."""
-        waiting = [at for at in weights if self.weights[at].product]
-        sizes = {self.copied_bytes[at] for at in waiting}
+        waiting = [at for at in weights if self.multiplies[at]]
+        sizes = {0, *(self.copied_bytes[at] for at in waiting)}
         found = []
         for event in self.measured.segments[segment]:
             if event.kind != COPY or not event.taken or event.bytes not in sizes:
                 continue
-            alike = [at for at in waiting if self.copied_bytes[at] == event.bytes]
+            alike = [at for at in waiting if event.bytes in (0, self.copied_bytes[at])]
             if skipped:
                 skipped -= 1
             elif alike:
@@ -177,14 +191,11 @@ class ModuleTrace:
 
     def _is_recomputed(self, place: int, segment: str) -> bool:
         """Return whether the backward pass of a layer calls its modules again."""
-        sizes = [self.copied_bytes[at] for at in self.places[place] if self.weights[at].product]
-        forward, backward = (
-            sum(event.kind == COPY and event.taken and event.bytes in sizes for event in events)
-            for events in (self.measured.segments[segment], self.measured.segments[segment + BACKWARD])
-        )
+        products = sum(self.multiplies[at] for at in self.places[place])
+        forward, backward = (self._count_products(place, segment + each) for each in ("", BACKWARD))
         is_known = backward <= 2 * forward if self._is_frozen(place) else backward in (forward, 2 * forward)
-        if forward != len(sizes) or not is_known:
-            raise NotRecorded(f"{segment}: {len(sizes)} products make {forward} and {backward} copies")
+        if forward != products or not is_known:
+            raise NotRecorded(f"{segment}: {products} products make {forward} and {backward} copies")
         return backward > forward
 
     def distance(self, at: int, asked: int = 0) -> float:

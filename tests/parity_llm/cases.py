@@ -176,6 +176,8 @@ DENSE = (
     Case("tied", "pp2.cp2.tp2+sp", packed=True),
     Case("tied", "rep2.cp2.tp2+sp", packed=True, settings=CP_GATHER),
 )
+GATHERED = {**SELECTIVE, "persistent_elements": 1000}
+"""Weights of products are gathered inside blocks that are computed again, others than in the forward pass."""
 EXPERTS = (
     Case("moe", "dp2"),
     Case("moe", "dp2.ep2", micro=2, settings={**SELECTIVE, "prefetch_blocks": 2}),
@@ -199,6 +201,10 @@ OTHER_STRATEGIES = tuple(
     Case(model, strategy=strategy, world=world, packed=packed)
     for model, packed in (("tied", True), ("moe", False))
     for strategy, world in (("single", 1), *((name, 2) for name in DATA_PARALLEL))
+)
+SELECTIVE_GATHERED = tuple(
+    Case("4 layers", strategy=strategy, world=2, packed=True, micro=2, settings=GATHERED)
+    for strategy in ("zero3", "zeropp")
 )
 ADAPTERS = (
     Case("tied", strategy="ddp", world=2, packed=True, settings=LORA),
@@ -350,4 +356,4 @@ EVERY_CHANGE = (
     Case("gemma3", "tp2"),
 )
 """Two of the families, for `make test`."""
-CASES = (*DENSE, *EXPERTS, *OTHER_STRATEGIES, *ADAPTERS, *HALF, *VARLEN, *TAUGHT)
+CASES = (*DENSE, *EXPERTS, *OTHER_STRATEGIES, *SELECTIVE_GATHERED, *ADAPTERS, *HALF, *VARLEN, *TAUGHT)

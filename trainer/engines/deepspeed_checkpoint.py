@@ -305,8 +305,7 @@ def gather(engine: Any) -> dict[str, Tensor]:
     """Gather the whole state under the model's own names, fp32, on rank 0's CPU; collective.
 
     After an evaluation, gathers for a backward pass that never ran may be pending. DeepSpeed does not release a
-    parameter in flight. Its whole prologue runs only for that case, because it partitions gathered parameters again. A
-    selectively recomputing pass after it would then gather other parameters than its forward.
+    parameter in flight. Its whole prologue runs only for that case, because it partitions gathered parameters again.
     """
     import deepspeed
     from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus

@@ -42,6 +42,11 @@ from trainer.models.model_with_loss import Learner
 
 OF_STRATEGY = ("parameters", "gathered", "gradient buckets", "master copies", "optimizer state")
 """Causes of storages that a strategy allocates."""
+PRODUCTS = ("mm", "addmm", "bmm", "_grouped_mm", "convolution", "convolution_backward")
+MARK = "product"
+"""Operator of the empty copy around a product whose weight is not copied for it alone."""
+NEEDLESS = "needless"
+"""Kind of a mark that is left out."""
 CAUSES = {COPY: "low-precision copies", CACHED: "low-precision copies", GRADIENT: "gradients"}
 """Kind of an event -> its cause, where the kind decides it."""
 
@@ -57,6 +62,9 @@ class RecordingWatch(StorageWatch):
         self._kinds: dict[int, str] = {}
         self._begun: dict[int, int] = {}
         self._weights: set[int] = set()
+        self._products: list[tuple[Storage, list[Storage]]] = []
+        self._marked = -1
+        self._kept: set[int] = set()
 
     def observe(self, engine: Any) -> None:
         self.learner = next(part for part in engine.module.modules() if isinstance(part, Learner))
@@ -106,15 +114,75 @@ class RecordingWatch(StorageWatch):
 
     def see(self, tensor: Tensor, operator: str, sources: Any = ()) -> None:
         events = len(self.timeline.events)
+        if operator in PRODUCTS and (mark := self._mark_product(sources)):
+            self.timeline.resize(mark, 1)
+            super().see(tensor, operator, sources)
+            self.timeline.resize(mark, 0)
+            return
         super().see(tensor, operator, sources)
         if len(self.timeline.events) == events or operator != "_to_copy" or tensor.dtype not in HALF:
             return
-        source = getattr(sources[0], "_local_tensor", sources[0])
-        if not is_on_meta(source) and source.untyped_storage()._cdata in self._weights:
+        if self._is_weight(sources[0]):
             self._kinds[id(self.timeline.events[-1][1])] = COPY
+
+    def _is_weight(self, source: Any) -> bool:
+        source = getattr(source, "_local_tensor", source)
+        if not isinstance(source, Tensor) or is_on_meta(source):
+            return False
+        return source.untyped_storage()._cdata in self._weights
+
+    def _mark_product(self, sources: Any) -> Storage | None:
+        """Return a mark for a product with a weight or with its copy; one for all its results.
+
+        In fp32 there are none: stage 3 has other linear layers there (trainer/models/mixed_precision.py).
+        """
+        if not self.learner or self.learner.products_dtype is None:
+            return None
+        copies = [found for one in sources if (found := self._find(one)) and id(found) in self._kinds]
+        copies = [found for found in copies if self._kinds[id(found)] == COPY]
+        if self._marked == self.operators or not (copies or any(map(self._is_weight, sources))):
+            return None
+        self._marked = self.operators
+        mark = Storage(Label(self.phase, MARK, "", ()), CAUSES[COPY], final=True)
+        self._kinds[id(mark)] = COPY
+        self._products.append((mark, copies))
+        return mark
+
+    def _settle_marks(self) -> None:
+        """Drop the marks of products whose copies are made and freed for them alone: these mark them.
+
+        Others begin before the copies that are made for them, which stay for later ones: these are activations.
+        """
+        uses: dict[int, list[str]] = {}
+        for mark, copies in self._products:
+            for one in copies:
+                uses.setdefault(id(one), []).append(mark.label.phase)
+        events, at_end = self.timeline.events, len(self.timeline.events)
+        begins = {id(one): at for at, (size, one) in reversed([*enumerate(events)]) if size > 0}
+        ends = {id(one): at for at, (size, one) in enumerate(events) if size < 0}
+        before, moved = 0, {}
+        for mark, copies in self._products:
+            after = ends[id(mark)]
+            freed = max((ends.get(id(one), at_end) for one in copies), default=at_end)
+            is_brief = all(size < 0 for size, _ in events[after:freed])
+            is_brief = is_brief and all(len(uses[id(one)]) == 1 for one in copies)
+            # the loss computes its gradient in the forward pass, from the same copy
+            is_of_loss = any(uses[id(one)][1:] and {*uses[id(one)]} == {"forward"} for one in copies)
+            if copies and (is_brief or is_of_loss):
+                self._kinds[id(mark)] = NEEDLESS
+                continue
+            first = min((begins[id(one)] for one in copies), default=0)
+            if first > before:
+                moved[id(mark)] = first
+            self._kept |= {id(one) for one in copies}
+            before = after
+        for mark, _ in reversed(self._products):
+            if id(mark) in moved:
+                events.insert(moved[id(mark)], events.pop(begins[id(mark)]))
 
     def list_segments(self) -> dict[str, list[tuple[str, int, Storage]]]:
         """Return segment -> (kind, bytes taken or freed, storage) of the last micro-batch."""
+        self._settle_marks()
         starts = [i for i, (_, name) in enumerate(self._places) if name == "start"]
         places = self._places[starts[-1] :]
         end = next(at for at, name in places if name == "optimizer")
@@ -127,14 +195,14 @@ class RecordingWatch(StorageWatch):
                 kind = self._kinds.get(id(storage), PLAIN)
                 if storage.cause == "gradients":
                     kind = GRADIENT
-                if not storage.on_host and (kind or storage.cause not in OF_STRATEGY):
+                if kind != NEEDLESS and not storage.on_host and (kind or storage.cause not in OF_STRATEGY):
                     rows.append((kind, size, storage))
         return self._mark_cached(found)
 
     def _mark_cached(
         self, segments: dict[str, list[tuple[str, int, Storage]]]
     ) -> dict[str, list[tuple[str, int, Storage]]]:
-        """Mark the copies that layers take and the end of the forward pass frees."""
+        """Mark the copies that layers take and the end of the forward pass frees; other kept ones are activations."""
         taken = {
             id(storage)
             for name, rows in segments.items()
@@ -142,9 +210,10 @@ class RecordingWatch(StorageWatch):
             if name.isdecimal() and kind == COPY and size > 0
         }
         cached = {id(storage) for _, size, storage in segments["head"] if size < 0} & taken
+        kinds = dict.fromkeys(self._kept, PLAIN) | dict.fromkeys(cached, CACHED)
         return {
             name: [
-                (CACHED if id(storage) in cached else kind, size, storage)
+                (kinds.get(id(storage), kind), size, storage)
                 for kind, size, storage in rows
                 if size > 0 or id(storage) not in cached
             ]
@@ -155,8 +224,8 @@ class RecordingWatch(StorageWatch):
         """Yield events; ends in a row by the beginning of their storage, because Python's order of them varies."""
         if not self._begun:
             for place, (size, storage) in enumerate(self.timeline.events):
-                if size > 0:
-                    self._begun.setdefault(id(storage), place)
+                if size > 0:  # a mark ends first
+                    self._begun.setdefault(id(storage), -1 if storage.label.operator == MARK else place)
         ends: list[tuple[int, Storage]] = []
         for event in events:
             if event[0] < 0:
@@ -324,8 +393,7 @@ def build_recording(
         if len({tuple((row[0], row[1] > 0, row[3].operator) for row in each) for each in rows}) > 1:
             raise UnequalSteps(f"{name}: {[len(each) for each in rows]} events")
         segments[kept] = [
-            (same[0][1] > 0, same[0][0], same[0][2], fit.explain_bytes([abs(event[1]) for event in same]))
-            for same in zip(*rows, strict=True)
+            (same[0][1] > 0, same[0][0], same[0][2], _explain(fit, same)) for same in zip(*rows, strict=True)
         ]
     weights = {}
     for place, kept in names.items():
@@ -343,6 +411,11 @@ def build_recording(
         segments,
         [fit.explain(sizes) for sizes in zip(*(draw.data_bytes for draw in draws), strict=True)],
     )
+
+
+def _explain(fit: SizeFit, same: Sequence[tuple[str, int, str, Label]]) -> str:
+    """Return the size of an event from its bytes in all draws; that of a mark is 0."""
+    return "0" if same[0][3].operator == MARK else fit.explain_bytes([abs(event[1]) for event in same])
 
 
 def _name_layers(draw: RecordedStep, repeats: bool) -> dict[str, str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 from stratlab_spec.models.decoder import count_flops_per_token
 from stratlab_spec.models.decoder_config import decoder_problems, read_shape
@@ -31,6 +31,7 @@ from trainer.models.batch_norm import find_batch_norms
 from trainer.models.decoder import Decoder, build_hugging_face, restore_buffers
 from trainer.models.model_with_loss import ImageClassifier
 from trainer.models.packing import Bounds
+from trainer.models.selective_checkpointing import create_contexts
 from trainer.models.weights import fill_weights, open_weights
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
@@ -61,9 +62,7 @@ def apply_checkpointing(model: ImageClassifier | Decoder, config: Config) -> Non
         if not recomputes(setting, index):
             continue
         options: dict[str, Any] = {"use_reentrant": False}
-        kept = (
-            partial(create_selective_checkpoint_contexts, _list_kept(block)) if setting == SELECTIVE else None
-        )
+        kept = partial(create_contexts, _list_kept(block)) if setting == SELECTIVE else None
         if find_batch_norms(block):
             if config.compile:
                 raise ConfigError(compiled_batch_norm(config.model_name, setting))

@@ -43,6 +43,7 @@ from trainer.hang_detection.heartbeat import STEP
 from trainer.measuring.held_tensors import list_shards, state_tensors
 from trainer.measuring.phases import Phases
 from trainer.models.mixed_precision import apply_gathered_linears, is_product_weight
+from trainer.models.selective_checkpointing import hide
 from trainer.run import Run
 from trainer.strategies.fsdp import tie_weights
 
@@ -97,8 +98,10 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
         apply_quantized_gathers(engine.module.parameters(), quantizer)
     if quantizer and "qgz" in parts:
         apply_quantized_reduction(engine.optimizer, quantizer, run.world.local_size)
-    if stage == 3 and run.precision.autocast_dtype is not None:
-        _gather_products(engine, run.precision.autocast_dtype)
+    if stage == 3:
+        _hide_gathers(engine.optimizer.parameter_offload)
+        if run.precision.autocast_dtype is not None:
+            _gather_products(engine, run.precision.autocast_dtype)
     return DeepSpeedEngine(run, engine, phases, settings)
 
 
@@ -133,6 +136,15 @@ def _gather_products(engine: Any, dtype: torch.dtype) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             if is_product_weight(module, name):
                 parameter.comm_dtype = dtype
+
+
+def _hide_gathers(offload: Any) -> None:
+    """Hide the hooks that gather and release weights in a block from selective checkpointing.
+
+    A recomputed block gathers others than its forward pass did, because further weights are prefetched.
+    """
+    offload.pre_sub_module_forward_function = hide(offload.pre_sub_module_forward_function)
+    offload.post_sub_module_forward_function = hide(offload.post_sub_module_forward_function)
 
 
 log = logging.getLogger("trainer")

@@ -260,11 +260,57 @@ def test_secondary_shards_of_frozen_weights_stay_from_step_to_step():
     assert held.held["parameters"] / KIB == 544 / 4 + 448 / 2
 
 
-def test_copies_that_autocast_keeps_are_not_recorded():
+def measure_kept():
+    """Return the tiny model with copies that autocast keeps: 32 KiB in each layer, marks around the products."""
     measured = measure_tiny()
-    measured.segments["last"][0] = measured.segments["last"][0]._replace(kind="cached copy")
-    with pytest.raises(NotRecorded, match="autocast"):
-        ModuleTrace(measured, LAYERS)
+    for name in ("first", "second", "last"):
+        copy_taken, copy_freed, *backward = measured.segments[f"{name} backward"]
+        begin, end = copy_taken._replace(bytes=0), copy_freed._replace(bytes=0)
+        measured.segments[name] = [begin, copy_taken._replace(kind=PLAIN), end]
+        measured.segments[f"{name} backward"] = [begin, end, copy_freed._replace(kind=PLAIN), *backward]
+    return measured
+
+
+def test_a_mark_gathers_the_weight_of_a_product_whose_copy_stays():
+    """Forward: all three copies in the head, with its own. Backward: with a layer's weight and its gradient."""
+    trace = ModuleTrace(measure_kept(), LAYERS)
+    assert trace.calls == ModuleTrace(measure_tiny(), LAYERS).calls
+    found = hold_zero3(measure_kept(), keeps_embedding=False)
+    assert found["forward"] == hold_zero3(keeps_embedding=False)["forward"] + 3 * 32
+    assert found["backward"] == hold_zero3(keeps_embedding=False)["backward"] + 3 * 32
+
+
+def measure_router(marked: bool):
+    """Return the tiny model with a router of 8 KiB before the product of each layer."""
+    measured = measure_tiny()
+    measured.weights["layer"].insert(0, Weight("mlp.gate.weight", (16, 128), False, True))
+    for name in ("first", "second", "last"):
+        forward, backward = measured.segments[name], measured.segments[f"{name} backward"]
+        mark = [event._replace(bytes=0) for event in forward] if marked else []
+        gradients = [event._replace(bytes=8 * KIB) for event in backward[-2:]]
+        measured.segments[name] = [*mark, *forward]
+        measured.segments[f"{name} backward"] = [*backward, *mark, *gradients]
+    return measured
+
+
+def test_a_router_is_gathered_in_its_own_type_or_must_persist():
+    trace = ModuleTrace(measure_router(marked=True), LAYERS)
+    assert trace.multiplies == [True] * 8 and trace.calls[1:3] == [1, 2]
+    gathered, persistent = (hold_zero3(measure_router(True), persistent_elements=n) for n in (0, 16 * 128))
+    assert gathered["forward"] + 3 * 8 == persistent["forward"]
+    assert hold_zero3(measure_router(False), persistent_elements=16 * 128) == persistent
+    with pytest.raises(NotRecorded, match="gate"):
+        hold_zero3(measure_router(False))
+
+
+def test_a_network_may_have_no_weights_before_its_layers():
+    """It has a head and three layers, 320 KiB in all."""
+    measured = measure_tiny()
+    measured.weights["start"].clear()
+    del measured.segments["start backward"]
+    state = 5 * 320 / 2 + 64
+    found = hold_zero3(measured, keeps_embedding=False)
+    assert found["forward"] == state + 128 + 64 and found["optimizer"] == state + 160
 
 
 def test_a_gradient_of_no_weight_is_not_recorded():
@@ -285,7 +331,7 @@ def test_products_without_a_copy_or_a_gradient_are_not_recorded(segment, said):
 
 def test_a_norm_must_persist():
     trace = ModuleTrace(measure_tiny(), LAYERS)
-    trace.weights[1] = Weight("norm.weight", (128,), False, True)
+    trace.weights[1], trace.multiplies[1] = Weight("norm.weight", (128,), False, True), False
     with pytest.raises(NotRecorded, match="norm"):
         Zero3Rules(trace, 2, 1024, 127, 0, 0, 0, 2, False, True)
 
