@@ -83,7 +83,8 @@ class Zero3Rules:
         self._persist = [size <= self.persistent_elements for size in self._size]
         outside = self.trace.places[START]
         for at, (weight, persists) in enumerate(zip(self.trace.weights, self._persist, strict=True)):
-            if not self.trace.multiplies[at] and not persists and at not in outside:
+            is_fetched = self.trace.multiplies[at] or len(self.trace.modules[at]) > 1
+            if not is_fetched and not persists and at not in outside:
                 raise NotRecorded(f"persistent_elements={self.persistent_elements}, below {weight.name}")
         self._is_product = [weight.product for weight in self.trace.weights]
         self._copy = [round_up(HALF * shard) for shard in self._shard]  # of a shard in 16 bits
@@ -107,7 +108,8 @@ class Zero3Rules:
         self._inflight: dict[int, Gathering] = {}
         self._available = {*self._persistent}
         self._live = 0  # elements gathered
-        self._open: int | None = None  # weight of the product that computes its gradient
+        self._open: list[int] = []  # weights of the module that computes their gradients
+        self._awaited: list[int] = []  # bytes of the copies for the further products of a module
         self._recomputing: int | None = None  # weight of the product whose layer is computed again
 
     def _rehearse(self) -> None:
@@ -125,21 +127,23 @@ class Zero3Rules:
         self._begin_pass()
         if self.accumulates:
             self._available.clear()
-        for place in range(len(self.trace.calls)):
+        while self.call < len(self.trace.calls):
             self._fetch(nothing)
-            if place not in self.trace.early:
+            if self.call - 1 not in self.trace.early:
                 self._release(nothing)
         self._secondary.clear()
         self.trace.stays[known] = dict(self._stays)
 
     def _fetch(self, held: HeldMemory) -> None:
-        """Gather the next module's weight, wait for it, then gather further ones."""
-        weight = self.trace.calls[self.call]
-        if weight not in self._available and weight not in self._inflight:
-            self._gather(held, [weight])
-        if weight in self._inflight:
-            self._wait(held, weight)
-        self.call += 1
+        """Gather the next module's weights, wait for them, then gather further ones."""
+        module = self.trace.modules[self.trace.calls[self.call]]
+        missing = [at for at in module if at not in self._available and at not in self._inflight]
+        if missing:
+            self._gather(held, missing)
+        for weight in module:
+            if weight in self._inflight:
+                self._wait(held, weight)
+        self.call += len(module)
         self._next = max(self._next, self.call)
         self._prefetch(held)
 
@@ -202,8 +206,11 @@ class Zero3Rules:
             held.free("gathered", one.buffer_bytes)
 
     def _release(self, held: HeldMemory) -> None:
-        """Free the last module's weight, unless a fetch has seen its next use or that is near (__params_to_release)."""
-        at = self.call - 1
+        """Free the last module's weights, unless a fetch has seen the next use or it is near (__params_to_release)."""
+        for at in range(self.trace.begins[self.call - 1], self.call):
+            self._release_weight(held, at)
+
+    def _release_weight(self, held: HeldMemory, at: int) -> None:
         weight = self.trace.calls[at]
         if at not in self._stays:
             asked = self._size[self.trace.embedding] if self.keeps_embedding else 0
@@ -262,21 +269,21 @@ class Zero3Rules:
             self._begin_pass()
             self._start(held, len(trace.places[START]))
         elif segment == f"head{BACKWARD}":
-            self._open = trace.head
+            self._open = [trace.head]
             self._fetch_through(held, trace.head)
             if trace.head == trace.embedding or not self._trained[trace.head]:
                 self._leave_head(held, segment)
         elif segment == f"start{BACKWARD}" and trace.embedding not in trace.calls[self.call :]:
             return
         elif segment == f"start{BACKWARD}":
-            self._open = trace.embedding
+            self._open = [trace.embedding]
             self._fetch_through(held, trace.embedding)
         elif segment.endswith(BACKWARD):
             while self.call not in trace.early and not trace.multiplies[trace.calls[self.call]]:
                 self._fetch(held)
             if self.call in trace.early:
-                self._recomputing = trace.calls[self.call]
                 self._fetch(held)
+                self._recomputing = trace.calls[self.call - 1]
 
     def _start(self, held: HeldMemory, weights: int) -> None:
         """Call the modules before the layers."""
@@ -295,16 +302,16 @@ class Zero3Rules:
         whole = self.trace.whole_bytes[self.trace.head]
         if any(event.taken and event.bytes == whole for event in self.trace.measured.segments[segment]):
             held.touch("activations", whole)
-        self._open = None
+        self._open = []
         self._release(held)
         self._prefetch(held)
 
     def _fetch_through(self, held: HeldMemory, weight: int | None = None) -> None:
         """Call the modules up to that of a weight; None = of the next product."""
         while True:
-            at = self.trace.calls[self.call]
+            module = self.trace.modules[self.trace.calls[self.call]]
             self._fetch(held)
-            if at == weight or (weight is None and self.trace.multiplies[at]):
+            if weight in module or (weight is None and any(self.trace.multiplies[at] for at in module)):
                 return
 
     def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
@@ -321,15 +328,40 @@ class Zero3Rules:
         trace, before = self.trace, self.call - 1
         if self._place == START:  # whose weights are there
             return
+        if self._awaited:
+            if product.bytes in self._awaited:
+                self._awaited.remove(product.bytes)
+            return
         again = self._recomputing
         if trace.calls[before] == again and before not in trace.early:
-            if product.bytes in (0, trace.copied_bytes[again]):  # else its bias
-                self._open, self._recomputing = again if self._trained[again] else None, None
-        elif product.bytes in (0, trace.copied_bytes[self._next_product()]):  # else a bias
+            copies = self._list_copies(again)
+            if product.bytes in (0, *copies):  # else its bias
+                self._open, self._recomputing = self._list_trained(again), None
+                self._await_others(copies, product.bytes)
+            return
+        copies = self._list_copies(self._next_product())
+        if product.bytes in (0, *copies):  # else a bias
             self._fetch_through(held)
-            weight = trace.calls[self.call - 1]
-            if trace.is_backward[self.call - 1] and self._trained[weight]:
-                self._open = weight
+            if trace.is_backward[self.call - 1] and (
+                trained := self._list_trained(trace.calls[self.call - 1])
+            ):
+                self._open = trained
+            self._await_others(copies, product.bytes)
+
+    def _list_copies(self, weight: int) -> list[int]:
+        """Return the bytes of the copies for the products of a weight's module."""
+        trace = self.trace
+        return [trace.copied_bytes[at] for at in trace.modules[weight] if trace.multiplies[at]]
+
+    def _list_trained(self, weight: int) -> list[int]:
+        return [at for at in self.trace.modules[weight] if self._trained[at]]
+
+    def _await_others(self, copies: list[int], begun: int) -> None:
+        self._awaited = copies
+        if len(copies) > 1:
+            copies.remove(begun)
+        else:
+            copies.clear()
 
     def _next_product(self) -> int:
         weight = self.trace.next_product[self.call]
@@ -340,8 +372,8 @@ class Zero3Rules:
     def end_product(self, held: HeldMemory, product: Allocation) -> None:
         """Release the weight after a forward call; a recomputed layer's last one ends early, without its hook."""
         weight = self.trace.calls[self.call - 1]
-        is_over = self._open is None and weight != self._recomputing
-        if is_over and product.bytes in (0, self.trace.copied_bytes[weight]):
+        is_over = not self._open and not self._awaited and weight != self._recomputing
+        if is_over and product.bytes in (0, *self._list_copies(weight)):
             self._release(held)
             # its container's call fetches before the next product
             if self.trace.leaves_module[self.call - 1]:
@@ -356,7 +388,8 @@ class Zero3Rules:
         return (
             self._next - self.call,
             self._live,
-            self._open,
+            tuple(self._open),
+            tuple(self._awaited),
             self._recomputing,
             tuple([weight - first for weight in self._filled]),
             self._large,
@@ -394,8 +427,8 @@ class Zero3Rules:
 
     def complete_gradient(self, held: HeldMemory, size: int) -> None:
         """Move a gradient into the bucket, which is reduced before if it is too full; then release the weight."""
-        weight = self._open
-        is_open = weight is not None and self.trace.whole_bytes[weight] == size
+        weight = next((at for at in self._open if self.trace.whole_bytes[at] == size), None)
+        is_open = weight is not None
         if not is_open:
             weight = self.trace.weight_of_size.get((self._place, size))
         if weight is None:
@@ -410,9 +443,10 @@ class Zero3Rules:
         else:
             held.free("gradients", size)
         if is_open:
-            self._open = None
-            self._release(held)
-            self._prefetch(held)
+            self._open.remove(weight)
+            if not self._open:
+                self._release(held)
+                self._prefetch(held)
 
     def _reduce(self, held: HeldMemory, cause: str) -> None:
         """Join all gradients of the bucket by rank in a copy, and reduce it (reduce_scatter_coalesced).

@@ -4,12 +4,13 @@
     all layers forward, then backward ─▶ calls: one weight after the other (record_module, record_parameters in
                                                 deepspeed 0.19.8, runtime/zero/partitioned_param_coordinator.py)
 
-Each weight counts as a module of its own.
+Each weight counts as a module of its own, except those of a module with several products: experts.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -41,12 +42,15 @@ class ModuleTrace:
         head: of the loss's product; that of the embedding if they are tied.
         calls: weights in the order of the calls.
         is_backward: of each call.
+        modules: of each weight, those that are fetched and released with it.
+        begins, ends: of each call, the first call of its module, and the one after its last.
         early: calls in the backward pass after which their layer is computed again.
         next_use: of each call, the next one of the same weight; None = there is none.
         elements, whole_bytes, copied_bytes: of each weight; its bytes in fp32 and in 16 bits.
         weight_of_size: (place, bytes in fp32) -> the first such weight.
         elements_of_place: of all its weights.
-        elements_before: of all weights called before a call.
+        elements_before: of all weights called before a call, without experts.
+        elements_with_experts: the same with them.
         multiplies: of each weight, whether its module's product shows in the recording.
         next_product: of each call, the first weight that multiplies from it on; None = there is none.
         leaves_module: whether the next call is outside the module around the module of a call.
@@ -69,6 +73,7 @@ class ModuleTrace:
         for place, group in (groups | {HEAD: each["head"]}).items():
             self.places[place] = list(range(len(self.weights), len(self.weights) + len(group)))
             self.weights += group
+        self._names = {weight.name for weight in self.weights}
         self.elements = [weight.elements for weight in self.weights]
         self.whole_bytes = [weight.whole_bytes for weight in self.weights]
         self.copied_bytes = [round_up(HALF * size) for size in self.elements]
@@ -79,16 +84,50 @@ class ModuleTrace:
             place: sum(self.elements[at] for at in group) for place, group in self.places.items()
         }
         self.multiplies = [weight.product for weight in self.weights]
+        self.modules = self._find_modules()
         self.embedding = next((at for at in self.places[START] if self.multiplies[at]), 0)
         products = (at for at in reversed(self.places[HEAD]) if self.multiplies[at])
         self.head = next(products, self.embedding)
         self._list_calls()
-        self.elements_before = [*accumulate((self.elements[weight] for weight in self.calls), initial=0)]
+        counted = (self.elements[at] * (not self._is_leaf(at)) for at in self.calls)
+        self.elements_before = [*accumulate(counted, initial=0)]
+        self.elements_with_experts = [*accumulate((self.elements[at] for at in self.calls), initial=0)]
         self.first_backward = self.is_backward.index(True)
         self._look_ahead()
 
+    def _find_modules(self) -> list[list[int]]:
+        """Return of each weight all weights of its module, if several of them multiply; else only itself."""
+        modules = [[at] for at in range(len(self.weights))]
+        for group in self.places.values():
+            found: dict[str, list[int]] = {}
+            for at in group:
+                found.setdefault(self.weights[at].name.rpartition(".")[0], []).append(at)
+            for module in found.values():
+                if sum(self.multiplies[at] for at in module) > 1:
+                    for at in module:
+                        modules[at] = module
+        return modules
+
+    def _is_leaf(self, weight: int) -> bool:
+        """Return whether a weight is of experts in a leaf module, which others' distances do not count.
+
+        DeepSpeed's leaves are the blocks of Mixtral and Qwen (leaf_module_config.py): their routers are named gate.
+        """
+        module = self.modules[weight]
+        block = self.weights[weight].name.rsplit(".", 2)[0]
+        return len(module) > 1 and f"{block}.gate.weight" in self._names
+
+    def _join_modules(self, order: Sequence[int]) -> list[int]:
+        """Return weights with all others of their modules, in the order in which DeepSpeed numbers them."""
+        return [*dict.fromkeys(one for at in order for one in self.modules[at])]
+
     def _look_ahead(self) -> None:
         """Find what follows each call."""
+        self.begins: list[int] = []
+        self.ends: list[int] = []
+        for weight in self.calls:
+            self.begins.append(len(self.begins) - self.modules[weight].index(weight))
+            self.ends.append(self.begins[-1] + len(self.modules[weight]))
         self.next_use: list[int | None] = [None] * len(self.calls)
         self.next_product: list[int | None] = [None] * (len(self.calls) + 1)
         later: dict[int, int] = {}
@@ -118,7 +157,7 @@ class ModuleTrace:
             group = self.places[place]
             if name not in known:
                 known[name] = [group.index(at) for at in self._order(place, name)]
-            orders[place] = [group[at] for at in known[name]]
+            orders[place] = self._join_modules([group[at] for at in known[name]])
         orders[HEAD].append(self.head)  # it may be tied, and its gradient may come in the forward pass
         rows = [(weight, False) for order in orders.values() for weight in order]
         for place, name in reversed(segments.items()):
@@ -127,12 +166,15 @@ class ModuleTrace:
             order, is_recomputed = orders[place], place in layers and self._is_recomputed(place, name)
             back = [*reversed(order)]
             if place in layers and self._is_frozen(place):  # those whose input needs a gradient
-                back = self._match_copies(back, name + BACKWARD, skipped=is_recomputed * len(order))
-            rows += [(weight, True) for weight in back[:1]]
+                products = sum(self.multiplies[weight] for weight in order)
+                back = self._match_copies(back, name + BACKWARD, skipped=is_recomputed * products)
+            back = self._join_modules(back)
+            first = len(self.modules[back[0]]) if back else 0
+            rows += [(weight, True) for weight in back[:first]]
             if is_recomputed:
-                self.early.add(len(rows) - 1)
+                self.early.update(range(len(rows) - first, len(rows)))
                 rows += [(weight, False) for weight in order]
-            rows += [(weight, True) for weight in back[1:]]
+            rows += [(weight, True) for weight in back[first:]]
         self.calls = [weight for weight, _ in rows]
         self.is_backward = [backward for _, backward in rows]
 
@@ -208,4 +250,7 @@ class ModuleTrace:
         if again is None:
             return math.inf
         turns = at < self.first_backward <= again
-        return self.elements_before[again] - self.elements_before[at + 1] + asked * turns
+        before = self.elements_before
+        if self._is_leaf(self.calls[at]):  # which counts all that is in each module
+            before, asked = self.elements_with_experts, 0
+        return before[self.begins[again]] - before[self.ends[at]] + asked * turns

@@ -58,3 +58,23 @@ def test_the_peak_is_as_counted(model, strategy, rows, settings, one):
 
 def test_enough_are_compared():
     assert len(CONFIGURATIONS) >= 20
+
+
+@pytest.mark.parametrize(
+    ("layers", "checkpointing", "gib"),
+    [(4, "none", 35.27), (8, "none", 52.77), (8, "blocks", 50.64), (16, "none", 83.15)],
+)
+def test_experts_under_stage_3_are_as_counted(layers, checkpointing, gib):
+    """Whole counts of mixtral-8x7b on 8 ranks; layers that stay whole too long would add 1.75 GiB each."""
+    settings = {
+        "model": "mixtral-8x7b",
+        "model_layers": str(layers),
+        "strategy": "zero3",
+        "dataset": "metamathqa",
+        "seq_len": "2048",
+        "micro_batch_size": "1",
+        "precision": "bf16",
+        "activation_checkpointing": checkpointing,
+    }
+    peak = simulate_run(Question("x", settings, 8, 8, 1, 16)).peak(1, 8).total / GIB
+    assert peak == pytest.approx(gib, rel=0.001)
