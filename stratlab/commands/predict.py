@@ -16,6 +16,7 @@ from stratlab_spec.memory import DEVICE_GIB
 NOTHING_FITS = 10
 NOTHING_KNOWN = 3
 GPUS = 8
+MOST_GPUS = 1 << 16
 
 
 def predict(
@@ -40,7 +41,8 @@ def predict(
         typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated."),
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(min=1, help="Of a model: how many; 8 if left out.", show_default=False)
+        int | None,
+        typer.Option(min=1, max=MOST_GPUS, help="Of a model: how many; 8 if left out.", show_default=False),
     ] = None,
     gpus_per_node: Annotated[
         int | None,
@@ -97,7 +99,7 @@ def predict(
     def refuse(wrong: BadOperationsFile) -> None:
         raise UserError(str(wrong))
 
-    charts = [Path(one) for one in what if (Path(one) / "Chart.yaml").is_file() or one.endswith(".tgz")]
+    charts = [Path(one) for one in what if _is_chart(one)]
     if charts and len(charts) < len(what):
         others = ", ".join(one for one in what if Path(one) not in charts)
         raise UserError(f"{others}: no chart; expected charts alone, or one model [SL-predict-source]")
@@ -135,26 +137,28 @@ def predict(
     answers = answer(questions, files, device_gib, cache if count else None, allowed, counted)
     known = [one for one in answers if isinstance(one, Prediction)]
     if as_json:
-        unknown = [
-            {"name": u.question.name, "verdict": u.verdict, "reason": u.reason}
-            for u in answers
-            if isinstance(u, Unknown)
-        ]
-        print(json.dumps([one.as_dict() for one in known] + unknown, indent=1))
+        ordered = sorted(answers, key=lambda one: isinstance(one, Unknown))
+        print(json.dumps([one.as_dict() for one in ordered], indent=1))
     else:
         fewest = "" if charts else find_fewest(questions[0], look_up(files, device_gib))
         _show(answers, device_gib, fewest, offer=not count)
     if page:
         from stratlab.predict.prediction_page import build_prediction_page
+        from stratlab_spec.run_directory import write_whole
 
         try:
-            page.write_text(build_prediction_page(answers, device_gib))
+            write_whole(page, build_prediction_page(answers, device_gib))
         except OSError as failure:
             raise UserError(f"--page {page}: {failure.strerror} [SL-page-not-written]") from None
     if not known:
         raise typer.Exit(NOTHING_KNOWN)
     if not any(one.verdict is Verdict.FITS for one in known):
         raise typer.Exit(NOTHING_FITS)
+
+
+def _is_chart(named: str) -> bool:
+    path = Path(named)
+    return (path / "Chart.yaml").is_file() or (path.suffix == ".tgz" and not path.is_dir())
 
 
 def _show(answers: list, device_gib: float, fewest: str, *, offer: bool) -> None:  # type: ignore[type-arg]
