@@ -150,7 +150,7 @@ def _read_folder(folder: Path) -> FoundModel:
                 f"{folder}: {JSON} of an image model, which is not read; name a preset: {', '.join((*VIT, *NETWORKS))} "
                 "[SL-predict-image-json]"
             )
-        if QUANTIZATION in content or QUANTIZATION in text_part(content):
+        if content.get(QUANTIZATION) or text_part(content).get(QUANTIZATION):
             raise UserError(
                 f"{folder}: {JSON} has {QUANTIZATION}, and quantized weights are not trained; remove it for weights of "
                 "16 or 32 bits [SL-predict-quantized]"

@@ -1,11 +1,14 @@
 """A model as a user names it: a preset, a variant with its sizes, a config.json."""
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from stratlab import UserError
+from stratlab.commands import open_console
 from stratlab.predict import FIELDS
 from stratlab.predict.asking import ask_of_model, find_model
 from stratlab.predict.counting import name_count
@@ -100,7 +103,6 @@ def test_rows_are_as_long_as_the_model_allows_and_its_count_has_them(write):
 @pytest.mark.parametrize(
     ("model", "given", "code"),
     [
-        ("vit_huge", "seq_len=64", "set-of-text"),
         ("vit_huge", "strategy=nd", "nd-images"),
         ("gpt2", "model=vit_huge", "set-model"),
         ("gpt2", "seq_len=2048", "seq-len-above-model"),
@@ -117,6 +119,15 @@ def test_every_row_of_json_has_the_same_keys(call):
                       for more in (("--set", "compile=true"), ()))  # fmt: skip
     assert list(known[0]) == list(FIELDS) and list(unknown[0]) == [*FIELDS, "reason"]
     assert unknown[0]["peak_gib"] is None and unknown[0]["strategy"] == "ddp"
+
+
+def test_output_without_the_letters_of_its_lines_is_printed(call, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    open_console().print("\u2588")
+    sys.stdout.flush()
+    assert written.getvalue() == b"?\n"
+    assert call("vit_huge", "--gpus", 10**8)[0] == 2
 
 
 def test_a_page_is_whole_or_absent(call, tmp_path):
