@@ -200,12 +200,16 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
+    """Write JSON as `write_whole` does."""
+    write_whole(path, json.dumps(content, indent=1) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
     """Write a temporary file and rename it: a reader sees the whole file or none."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "w") as file:
-            json.dump(content, file, indent=1)
-            file.write("\n")
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

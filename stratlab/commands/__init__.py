@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -91,6 +92,8 @@ def open_console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")  # of an encoding without bars and lines, as ASCII
     return Console(width=None if stream.isatty() or "COLUMNS" in os.environ else PIPED, stderr=stderr)
 
 

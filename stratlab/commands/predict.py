@@ -16,6 +16,7 @@ from stratlab_spec.memory import DEVICE_GIB
 NOTHING_FITS = 10
 NOTHING_KNOWN = 3
 GPUS = 8
+MOST_GPUS = 1 << 16
 
 
 def predict(
@@ -40,7 +41,8 @@ def predict(
         typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated."),
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(min=1, help="Of a model: how many; 8 if left out.", show_default=False)
+        int | None,
+        typer.Option(min=1, max=MOST_GPUS, help="Of a model: how many; 8 if left out.", show_default=False),
     ] = None,
     gpus_per_node: Annotated[
         int | None,
@@ -116,7 +118,7 @@ def predict(
     def refuse(wrong: BadOperationsFile) -> None:
         raise UserError(str(wrong))
 
-    charts = [Path(one) for one in what if (Path(one) / "Chart.yaml").is_file() or one.endswith(".tgz")]
+    charts = [Path(one) for one in what if _is_chart(one)]
     if charts and len(charts) < len(what):
         others = ", ".join(one for one in what if Path(one) not in charts)
         raise UserError(f"{others}: no chart; expected charts alone, or one model [SL-predict-source]")
@@ -160,13 +162,12 @@ def predict(
     known = [one for one in answers if isinstance(one, Prediction)]
     speeds = predict_speeds(known, card) if card else None
     if as_json:
-        unknown = [
-            {"name": u.question.name, "verdict": u.verdict, "reason": u.reason}
-            for u in answers
-            if isinstance(u, Unknown)
+        ordered = sorted(answers, key=lambda one: isinstance(one, Unknown))
+        rows = [
+            one.as_dict() | (speeds.as_dict(one.question.name, price_per_gpu_hour) if speeds else {})
+            for one in ordered
         ]
-        rows = [one.as_dict() | (speeds.as_dict(one, price_per_gpu_hour) if speeds else {}) for one in known]
-        print(json.dumps(rows + unknown, indent=1))
+        print(json.dumps(rows, indent=1))
     else:
         fewest = "" if charts else find_fewest(questions[0], look_up(files, device_gib))
         _show(answers, device_gib, fewest, offer=not count)
@@ -174,15 +175,21 @@ def predict(
             open_console().print(speeds.build_screen(price_per_gpu_hour))
     if page:
         from stratlab.predict.prediction_page import build_prediction_page
+        from stratlab_spec.run_directory import write_whole
 
         try:
-            page.write_text(build_prediction_page(answers, device_gib))
+            write_whole(page, build_prediction_page(answers, device_gib))
         except OSError as failure:
             raise UserError(f"--page {page}: {failure.strerror} [SL-page-not-written]") from None
     if not known:
         raise typer.Exit(NOTHING_KNOWN)
     if not any(one.verdict is Verdict.FITS for one in known):
         raise typer.Exit(NOTHING_FITS)
+
+
+def _is_chart(named: str) -> bool:
+    path = Path(named)
+    return (path / "Chart.yaml").is_file() or (path.suffix == ".tgz" and not path.is_dir())
 
 
 def _show(answers: list, device_gib: float, fewest: str, *, offer: bool) -> None:  # type: ignore[type-arg]

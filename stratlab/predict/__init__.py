@@ -28,6 +28,14 @@ MOST_GUESSES = 8
 """Before the search for the largest micro-batch takes halves."""
 
 
+FIELDS = (
+    "name", "strategy", "model", "ranks", "micro_batch_size", "settings", "labels", "channels", "micro_batches",
+    "verdict", "peak_gib", "on_device_gib", "device_gib", "largest_micro_batch_size", "counted_micro_batch_size",
+    "advice", "window", "rank", "host_gib", "causes_gib", "at_most", "operations_file", "key", "versions",
+)  # fmt: skip
+"""Keys of an answer as JSON; a question without an answer has null for what is not known."""
+
+
 @dataclass(frozen=True)
 class Prediction:
     """The answer to a question.

@@ -11,9 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from stratlab import UserError
-from stratlab.predict import Prediction, predict
+from stratlab.predict import FIELDS, Prediction, predict
 from stratlab.predict.asking import ask_of_pods
 from stratlab.predict.counting import (
     CountRefused,
@@ -55,6 +56,19 @@ class Unknown:
     reason: str
     verdict: str = NOT_KNOWN
     countable: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the keys of a prediction, null for what is not known, and the reason."""
+        settings = self.question.settings
+        return dict.fromkeys(FIELDS) | {
+            "name": self.question.name,
+            "strategy": settings.get("strategy"),
+            "model": settings.get("model_path") or settings.get("model"),
+            "ranks": self.question.ranks,
+            "micro_batch_size": self.question.rows,
+            "verdict": self.verdict,
+            "reason": self.reason,
+        }
 
 
 def answer(

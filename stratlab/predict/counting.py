@@ -78,7 +78,7 @@ def _fill(question: Question) -> dict[str, str]:
         return given
     rows = str(question.rows)
     batch = {"micro_batch_size": rows, "global_batch_size": str(2 * question.rows * question.ranks)}
-    return {**_data_of(given["model"]), **batch, **given}
+    return {**_data_of(given.get("model", "")), **batch, **given}
 
 
 def _is_meant(question: Question, name: str, text: str) -> bool:
@@ -86,7 +86,7 @@ def _is_meant(question: Question, name: str, text: str) -> bool:
 
     The trainer would reject another strategy's knobs and layout.
     """
-    if name in question.typed or name in ALWAYS:
+    if name in question.typed or name in ALWAYS or name in OF_TEXT:
         return True
     foreign = list_foreign(question.settings.get("strategy", ""))
     return text != as_text(SETTINGS[name]["default"]) and name not in foreign
@@ -103,7 +103,7 @@ def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:
 
 
 def _data_of(model: str) -> Mapping[str, str]:
-    """Return a preset's data; a model of the hub counts as a language model, as most are."""
+    """Return a preset's data; a model of a folder or the hub counts as a language model, as most are."""
     return OF_IMAGES if model in IMAGE_SIZES else OF_TEXT
 
 

@@ -102,6 +102,7 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         "without a GPU, are simulated for these sizes. Fixed amounts for CUDA's context, communicators and the "
         f"allocator's reserve are added. {ACCURACY}; several GPUs are not confirmed (docs/predict.md)"
     )
+    yield from dict.fromkeys(one.question.origin for one in answers if one.question.origin)
     yield from _explain_different_ranks([one.question for one in answers])
     assumed: dict[str, list[str]] = {}
     for one in known:

@@ -135,9 +135,9 @@ class Speeds:
         fitting = [one for one in self.ranked if one.name in self.fitting]
         return [one for one in fitting if one.per_s > fitting[0].per_s * (1 - TIE_PCT / 100)]
 
-    def as_dict(self, one: Prediction, per_gpu_hour: float | None) -> dict[str, Any]:
+    def as_dict(self, name: str, per_gpu_hour: float | None) -> dict[str, Any]:
         """Return a run's speed for a file."""
-        speed = self.found[one.question.name]
+        speed = self.found.get(name, "its memory is not known")
         if isinstance(speed, str):
             return {"speed": None, "speed_unknown": speed}
         return {"speed": {"gpu": self.card.name, **speed.as_dict(per_gpu_hour)}}

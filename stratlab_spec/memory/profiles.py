@@ -85,6 +85,7 @@ class Question:
         layers: 0 = the model's own.
         whole: settings missing in `settings` have their defaults; otherwise the file's values.
         typed: of a question that is not whole: the settings that the user has given.
+        origin: where the sizes of the model are from, for readers; "" = from a preset that was named.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Question:
     layers: int = 0
     whole: bool = True
     typed: frozenset[str] = frozenset()
+    origin: str = ""
 
     def accumulates(self, share: int) -> bool:
         """Return whether a step has several micro-batches. `share`: ranks that see different rows."""

@@ -5,7 +5,8 @@ settings ─▶ find_recording ─▶ sizes ─▶ the strategy's rules ─▶ s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -38,9 +39,10 @@ from stratlab_spec.memory.zero3_trace import HEAD, START, ModuleTrace
 from stratlab_spec.memory.zero_rules import START_ALIGNMENT, ZeroRules
 from stratlab_spec.models.decoder import FAMILIES, DecoderShape
 from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.decoder_json import list_biased
 from stratlab_spec.models.model_specs import default_image_size, read_vit_shape, registered_name
 from stratlab_spec.models.pictures import MIXED, find_pictures
-from stratlab_spec.registry import count_moments, counts_steps
+from stratlab_spec.registry import NETWORKS, count_moments, counts_steps
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import (
@@ -92,7 +94,8 @@ def predict_step(config: Config, ranks: int, per_node: int) -> StepMemory:
         config.strategy == "zero1" or (axes.dp_replicate > 1 and config.offload == "all")
     ):
         earlier = build_rules(config, measured, layers, axes, micro_batches - 1, per_node, completes=False)
-    step = simulate(measured, rules, layers, micro_batches, earlier)
+    with _naming_setting(config):
+        step = simulate(measured, rules, layers, micro_batches, earlier)
     # with allgather, the end of a row attends to all of it
     return replace(step, rank=(axes.cp - 1) * axes.tp)
 
@@ -117,6 +120,7 @@ def measure_recording(config: Config, split: LayerSplit = WHOLE) -> tuple[Measur
     }
     if config.is_text:
         shape = read_shape(config)
+        _check_layers(shape)
         sizes, chunks = nd_sizes(config, shape, split)
         mode |= {
             "packing": config.packing,
@@ -133,10 +137,28 @@ def measure_recording(config: Config, split: LayerSplit = WHOLE) -> tuple[Measur
     if vit is None and edge != default_image_size(config):
         raise NotRecorded(f"image_size={edge}")
     mode["mixed"] = config.augment in MIXED
-    network = "vit" if vit else registered_name(config)
+    network = VIT if vit else registered_name(config) or config.model_name
     recording = find_layers(network, mode, vit.layers if vit else 0)
     measured = recording.measure(image_sizes(config, vit, pictures))
     return measured, vit.layers if vit else sum(name.isdecimal() for name in measured.weights)
+
+
+def _check_layers(shape: DecoderShape) -> None:
+    family = FAMILIES.get(shape.family)
+    if family is None:
+        raise NotRecorded(f"model_type={shape.family}")
+    if differ := {*shape.biased} ^ {*list_biased(family, family.unsaid)}:
+        raise NotRecorded(f"{shape.family} with other biases: {', '.join(sorted(differ))}")
+
+
+@contextmanager
+def _naming_setting(config: Config) -> Iterator[None]:
+    """Name the setting where rules do not know the operations of a layer; the cause has the operations."""
+    try:
+        yield
+    except NotRecorded as failure:
+        model = read_shape(config).family if config.is_text else config.model_name
+        raise NotRecorded(f"strategy={config.strategy} with layers of {model}") from failure
 
 
 def _needs_windows(config: Config, shape: DecoderShape) -> bool:
@@ -170,12 +192,16 @@ STAGED = PLAIN | {
 """The same with a pipeline."""
 ENDS = ("start", "head", f"head{BACKWARD}", f"start{BACKWARD}")
 """Segments outside the layers."""
+VIT = "vit"
+"""Family of all vision transformers."""
 SAME_LAYERS = {"mistral": "llama"}
 """Family -> the one whose layers allocate the same."""
 
 
 @cache
 def _read_family(family: str) -> list[Recording]:
+    if family not in (*FAMILIES, VIT, *NETWORKS):  # a name from a config.json is not a path
+        return []
     name = SAME_LAYERS.get(family, family)
     paths = FOLDER / f"{name}.json.gz", FOLDER / f"{name}-nd.json.gz"
     return [one for path in paths if path.is_file() for one in read_recordings(path)]
@@ -192,7 +218,7 @@ def find_recording(family: str, mode: Mapping[str, Any]) -> Recording:
         if all(one.settings.get(name) == value for name, value in mode.items()):
             return one
     if not known:
-        raise NotRecorded(f"family {family}: not recorded")
+        raise NotRecorded(f"model={family}")
     differ = [[name for name, value in mode.items() if one.settings.get(name) != value] for one in known]
     raise NotRecorded(", ".join(f"{name}={mode[name]}" for name in min(differ, key=len)))
 
@@ -288,7 +314,8 @@ def _build_zero3(
         raise NotRecorded(f"precision={config.precision} with {config.strategy}")
     if config.offload == "all" and shards == 1:  # a count has no device, to which each weight is copied
         raise NotRecorded(f"offload={config.offload} with {config.strategy} on one rank")
-    trace = measured.traces.get(layers) or _keep_trace(measured, layers)
+    with _naming_setting(config):
+        trace = measured.traces.get(layers) or _keep_trace(measured, layers)
     sizes = trace.elements_of_place
     total, outside = sum(sizes.values()), sizes[START] + sizes[HEAD]
     block = max(sizes[at] for at in range(layers))

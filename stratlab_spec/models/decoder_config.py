@@ -215,7 +215,7 @@ def read_json(config: Config) -> dict[str, Any]:
     """Return the content of the config.json in `model_path` or of a hub id.
 
     Raises:
-        ConfigError: the model is neither a folder nor a hub id.
+        ConfigError: the model is neither a folder nor a hub id, or the file is not JSON.
         DataMissing: the file is not available.
     """
     if not config.model_path and "/" not in config.model:
@@ -230,13 +230,29 @@ def read_json(config: Config) -> dict[str, Any]:
             from huggingface_hub import hf_hub_download
 
             path = Path(hf_hub_download(config.model, "config.json"))
-        content = json.loads(path.read_text())
-    except Exception as failure:  # errors of network, disk and JSON mean that it is not available
+        data = path.read_bytes()
+    except Exception as failure:  # errors of network and disk mean that it is not available
         raise DataMissing(
             f"{config.model_setting}: expected a language model in Hugging Face format; its config.json "
             f"cannot be read: {failure} [SL-decoder-json-unreadable]"
         ) from failure
-    return content if isinstance(content, dict) else {}
+    return parse_json(data, config.model_setting)
+
+
+def parse_json(data: bytes, named: str) -> dict[str, Any]:
+    """Return the content of a config.json.
+
+    Raises:
+        ConfigError: it is not one JSON object in UTF-8.
+    """
+    try:
+        content = json.loads(data.decode("utf-8-sig"))
+        if not isinstance(content, dict):
+            raise ValueError("expected an object")
+    except (ValueError, RecursionError) as failure:
+        told = f"its config.json is not a JSON object in UTF-8: {failure}"
+        raise ConfigError(f"{named}: {told} [SL-decoder-json-invalid]") from None
+    return content
 
 
 def decoder_problems(config: Config) -> list[str]:
@@ -288,7 +304,7 @@ def _content(config: Config) -> dict[str, Any]:
     if config.model_path or "/" in config.model:
         try:
             return read_json(config)
-        except DataMissing:  # `decoder_problems` reports it
+        except (ConfigError, DataMissing):  # `decoder_problems` reports it
             return {}
     return {"quantization_config": {}} if config.model in QUANTIZED else {}
 
@@ -312,8 +328,8 @@ def no_weights(named: str) -> str:
 def too_long(config: Config, positions: int) -> str:
     """Return the message for rows that exceed the model's positions."""
     return (
-        f"TRAINER_SEQ_LEN={config.seq_len}: {config.model_name} supports at most {positions} positions "
-        "[SL-seq-len-above-model]"
+        f"TRAINER_SEQ_LEN={config.seq_len}: {config.model_name} supports at most {positions} positions; set "
+        f"TRAINER_SEQ_LEN={positions} or less [SL-seq-len-above-model]"
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stratlab_spec.models.decoder import FAMILIES, DecoderShape, Family
 from stratlab_spec.registry import DECODER_SIZES, VIT_SIZES, given_sizes
-from stratlab_spec.settings.config import ConfigError
+from stratlab_spec.settings.config import Config, ConfigError
 
 if TYPE_CHECKING:
     from stratlab_spec.settings.fields import Settings
@@ -41,8 +41,39 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn", "proportional")
 """Types that depend only on a token's position, not on the longest row of a micro-batch."""
 
 
+WIDEST, LONGEST, MOST_EXPERTS = 1 << 20, 1 << 32, 1 << 16
+LONGEST_SHOWN = 60
+"""Characters of a value in a message."""
+
+
+def _find_most(setting: str) -> int:
+    """Return the largest value of a setting."""
+    return int(next(rule.le for rule in Config.model_fields[setting].metadata if hasattr(rule, "le")))
+
+
+LIMITS = {
+    **{NAMES[size]: (1, _find_most(setting)) for setting, size in DECODER_SIZES.items()},
+    "head_dim": (1, _find_most("model_hidden")),
+    "moe_intermediate_size": (1, WIDEST),
+    **dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok"), (1, MOST_EXPERTS)),
+    "max_position_embeddings": (1, LONGEST),
+    "sliding_window": (0, LONGEST),
+    "sliding_window_pattern": (1, LONGEST),
+    **dict.fromkeys(("max_window_layers", "decoder_sparse_step"), (0, LONGEST)),
+}
+"""Number in a config.json -> (smallest, largest)."""
+KINDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), (dict, "an object")),
+    **dict.fromkeys(("layer_types", "mlp_only_layers"), (list, "a list")),
+    **dict.fromkeys(
+        ("tie_word_embeddings", "use_sliding_window", "attention_bias", "mlp_bias"), (bool, "true or false")
+    ),
+}
+"""Other value in a config.json -> its type, and the type's name in messages."""
+
+
 def _spelled(content: Mapping[str, Any], name: str) -> str:
-    return next((alias for alias in ALIASES.get(name, ()) if alias in content), name)
+    return name if name in content else next((one for one in ALIASES.get(name, ()) if one in content), name)
 
 
 def text_part(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -58,15 +89,23 @@ def shape_of_json(content: Mapping[str, Any], named: str) -> DecoderShape:
         named: the setting that names the model, for errors.
 
     Raises:
-        ConfigError: not a decoder, or unsupported parts; lists all of them.
+        ConfigError: not a decoder, unsupported parts, or sizes that do not fit each other; lists all of them.
     """
-    content = text_part(content)
-    model_type = str(content.get("model_type", ""))
-    family = FAMILIES.get(model_type)
-    said = {**(family.unsaid if family else {}), **content}
-    said |= {name: said[alias] for name in ALIASES if (alias := _spelled(said, name)) in said}
-    if problems := [f"{named}: {problem}" for problem in _parts_not_built(model_type, family, said)]:
+    shape = _read_shape(content, named)
+    if problems := [f"{named}: {problem}" for problem in _misfits(shape)]:
         raise ConfigError(problems)
+    return shape
+
+
+def _read_shape(content: Mapping[str, Any], named: str) -> DecoderShape:
+    content = text_part(content)
+    model_type = content.get("model_type") or ""
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    said = {**(family.unsaid if family else {}), **content}
+    said |= {name: content[alias] for name in ALIASES if (alias := _spelled(content, name)) in content}
+    problems = [*_wrong_values(content, said)] or [*_parts_not_built(model_type, family, said)]
+    if problems:
+        raise ConfigError([f"{named}: {problem}" for problem in problems])
     heads, hidden, moe = said["num_attention_heads"], said["hidden_size"], bool(family and family.experts)
     layers, width = said["num_hidden_layers"], said.get("intermediate_size") or 4 * hidden
     return DecoderShape(
@@ -83,7 +122,7 @@ def shape_of_json(content: Mapping[str, Any], named: str) -> DecoderShape:
         experts_per_token=said["num_experts_per_tok"] if moe else 0,
         expert_intermediate=said[family.expert_width] if family and moe else 0,
         max_positions=said.get("max_position_embeddings") or 32768,
-        biased=_biased(family, said),
+        biased=list_biased(family, said),
         windows=_windows(family, said, layers),
         arguments={name: value for name, value in content.items() if name != "model_type"},
     )
@@ -93,7 +132,8 @@ def _experts(said: Mapping[str, Any]) -> int:
     return int(said.get("num_experts") or said.get("num_local_experts") or 0)
 
 
-def _biased(family: Family | None, said: Mapping[str, Any]) -> tuple[str, ...]:
+def list_biased(family: Family | None, said: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the projections with a bias of a family with these values in its config.json."""
     if family is None or family.biased:
         return family.biased if family else ()
     attention = ("q_proj", "k_proj", "v_proj", "o_proj") if said.get("attention_bias") else ()
@@ -118,6 +158,64 @@ def _windows(family: Family | None, said: Mapping[str, Any], layers: int) -> tup
         kinds = [SLIDING if layer >= first else FULL for layer in range(layers)]
     kinds = kinds or [SLIDING if (layer + 1) % period else FULL for layer in range(layers)]
     return tuple(width if kind == SLIDING else 0 for kind in kinds)
+
+
+def _wrong_values(content: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one sentence per value of a wrong type or size; null stands for an absent one."""
+    model_type = content.get("model_type")
+    if not isinstance(model_type, str | None):
+        yield f"model_type={_shorten(model_type)}: expected a string [SL-decoder-json-family]"
+    for name, (least, most) in LIMITS.items():
+        value = said.get(name)
+        if value is None or (name == "sliding_window_pattern" and said.get("layer_types")):
+            continue
+        if type(value) is not int or not least <= value <= most:
+            wanted = f"expected a whole number from {least} to {most}"
+            yield f"{_spelled(content, name)}={_shorten(value)}: {wanted} [SL-decoder-json-number]"
+    for name, (kind, wanted) in KINDS.items():
+        value = said.get(name)
+        if value is not None and not isinstance(value, kind):
+            yield f"{name}={_shorten(value)}: expected {wanted} [SL-decoder-json-type]"
+    if isinstance(kinds := said.get("layer_types"), list) and not all(isinstance(one, str) for one in kinds):
+        yield f"layer_types={_shorten(kinds)}: expected a list of strings [SL-decoder-json-layers]"
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def _misfits(shape: DecoderShape) -> Iterator[str]:
+    """Yield one sentence per size that does not fit another one, of families whose layers are known."""
+    family = FAMILIES.get(shape.family)
+    if family is None:
+        return
+    hidden, heads, kv_heads = (
+        _spelled(shape.arguments, NAMES[one]) for one in ("hidden", "heads", "kv_heads")
+    )
+    splits = shape.family == "gpt2" or not shape.arguments.get("head_dim", family.unsaid.get("head_dim"))
+    if splits and shape.hidden % shape.heads:
+        yield (
+            f"{hidden}={shape.hidden}: must be a multiple of {heads}={shape.heads} without head_dim "
+            "[SL-decoder-json-hidden]"
+        )
+    elif shape.family != "gpt2" and shape.head_dim % 2:
+        yield (
+            f"heads of {shape.head_dim} numbers: rotary positions need an even width; change head_dim or {hidden} "
+            "[SL-decoder-json-head-width]"
+        )
+    if shape.heads % shape.kv_heads:
+        yield f"{kv_heads}={shape.kv_heads}: must divide {heads}={shape.heads} [SL-decoder-json-kv-heads]"
+    if shape.experts_per_token > shape.experts:
+        yield (
+            f"num_experts_per_tok={shape.experts_per_token}: expected at most the number of experts, "
+            f"{shape.experts} [SL-decoder-json-experts]"
+        )
+    if (kinds := shape.arguments.get("layer_types")) and len(kinds) != shape.layers:
+        yield (
+            f"layer_types: expected one for each of {shape.layers} layers, got {len(kinds)} "
+            "[SL-decoder-json-layers-number]"
+        )
 
 
 _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
@@ -181,7 +279,7 @@ def resize_decoder(preset: DecoderShape, config: Settings) -> DecoderShape:
     if splits_hidden(preset):
         heads, hidden = (given.get(name, getattr(preset, name)) for name in ("heads", "hidden"))
         content["head_dim"] = max(1, hidden // heads)
-    return shape_of_json(content, f"TRAINER_MODEL={config.model!r}")
+    return _read_shape(content, f"TRAINER_MODEL={config.model!r}")
 
 
 def _width_name(preset: DecoderShape) -> str:

@@ -1,5 +1,6 @@
 """Recorded steps: sizes as products, what rules hold, mixed layers, and a decision for every setting."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -115,6 +116,36 @@ def test_modes_without_a_recording_name_the_setting(tiny):
         find_recording("tiny", {**MODE, "chunks": 2})
     with pytest.raises(NotRecorded, match="nowhere"):
         find_recording("nowhere", MODE)
+
+
+def build_llama(tmp_path, **values):
+    content = {"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 99}
+    content |= {"model_type": "llama", "intermediate_size": 128} | values
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    return Config(
+        run="r",
+        task="text",
+        strategy="ddp",
+        model_path=str(tmp_path),
+        micro_batch_size=1,
+        global_batch_size=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"model_type": "starcoder2", "sliding_window": 64}, "model_type=starcoder2"),
+        ({"model_type": "../recordings/llama"}, "model_type=../recordings/llama"),
+        ({"attention_bias": True}, "q_proj"),
+        ({"mlp_bias": True}, "gate_proj"),
+    ],
+)
+def test_layers_without_a_recording_are_not_taken_for_others(values, code, tmp_path):
+    assert predict_step(build_llama(tmp_path), 2, 2).peak[0] > 0
+    with pytest.raises(NotRecorded, match=code):
+        predict_step(build_llama(tmp_path, **values), 2, 2)
+    assert step_prediction._read_family("../recordings/llama") == []
 
 
 def test_files_keep_recordings(tiny, tmp_path):

@@ -130,6 +130,38 @@ def test_every_part_that_is_not_built_is_named_at_once():
     assert refused({}) == ["SL-decoder-family"]
 
 
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"model_type": 8}, "family"),
+        ({"num_hidden_layers": "8"}, "number"),
+        ({"num_hidden_layers": 10_000}, "number"),
+        ({"hidden_size": 1.5}, "number"),
+        ({"num_attention_heads": True}, "number"),
+        ({"num_key_value_heads": -1}, "number"),
+        ({"head_dim": 0}, "number"),
+        ({"vocab_size": float("nan")}, "number"),
+        ({"sliding_window": "x"}, "number"),
+        ({"rope_parameters": None, "rope_scaling": "x"}, "type"),
+        ({"layer_types": 3}, "type"),
+        ({"tie_word_embeddings": "yes"}, "type"),
+        ({"layer_types": [[]]}, "layers"),
+        ({"layer_types": ["full_attention"]}, "layers-number"),
+        ({"num_key_value_heads": 5}, "kv-heads"),
+        ({"head_dim": 33}, "head-width"),
+        ({"num_experts_per_tok": 129}, "experts"),
+        ({"model_type": "mixtral", "head_dim": None, "hidden_size": 2050}, "hidden"),
+    ],
+)
+def test_values_that_no_decoder_can_have_are_named(values, code):
+    assert refused(QWEN_MOE | values) == [f"SL-decoder-json-{code}"]
+    assert shape_of_json(QWEN_MOE | {"num_key_value_heads": None, "layer_types": None}, "x").kv_heads == 32
+
+
+def test_a_name_wins_over_its_other_spellings():
+    assert shape_of_json(QWEN | {"n_layer": 99}, "x").layers == 36
+
+
 GEMMA3 = {"model_type": "gemma3_text", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 7}
 
 
@@ -141,7 +173,16 @@ GEMMA3 = {"model_type": "gemma3_text", "hidden_size": 8, "intermediate_size": 16
             (0,) * 34 + (8, 8),
         ),
         (QWEN | {"sliding_window": 8}, ()),  # switched off
-        (GEMMA3 | {"model_type": "mistral", "num_attention_heads": 2, "sliding_window": 8}, (8,) * 7),
+        (
+            GEMMA3
+            | {
+                "model_type": "mistral",
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "sliding_window": 8,
+            },
+            (8,) * 7,
+        ),
         (GEMMA3, (4096,) * 5 + (0, 4096)),
         ({"model_type": "gemma3", "vision_config": {}, "text_config": GEMMA3}, (4096,) * 5 + (0, 4096)),
         (
@@ -172,7 +213,17 @@ def test_rules_between_model_and_settings(tmp_path):
     with pytest.raises(DataMissing) as caught:
         read_shape(settings(model_path=str(tmp_path)))
     assert find_codes(caught.value) == ["SL-decoder-json-unreadable"]
-    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    for data in (
+        b"",
+        b"[]",
+        b'{"model_type": ',
+        bytes(range(256)),
+        json.dumps(QWEN).encode("utf16"),
+        b"[" * 100_000,
+    ):
+        (tmp_path / "config.json").write_bytes(data)
+        assert find_codes(model_problems(settings(model_path=str(tmp_path)))) == ["SL-decoder-json-invalid"]
+    (tmp_path / "config.json").write_text(json.dumps(QWEN), encoding="utf-8-sig")
     (tmp_path / "pytorch_model.bin").write_bytes(b"a pickle, never opened")
     for config, codes in (
         (settings(model_path=str(tmp_path), init="pretrained"), ["SL-weights-absent"]),
