@@ -135,7 +135,7 @@ IN_MODE = {"augment", "packing", "precision", "activation_checkpointing", "strat
 IN_RULES = {
     *("zeropp", "dp_replicate", "dp_shard", "layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule"),
     *("cp_method", "sequence_parallel", "reduce_bucket_mib", "gather_bucket_mib", "overlap_reduction"),
-    *("persistent_elements", "offload"),
+    *("persistent_elements", "offload", "weight_decay"),
 }
 """Of layouts and of single strategies: their rules decide."""
 WITHOUT_EFFECT = {"text_columns", "chat_roles", "long_documents", "clip_norm", "label_smoothing"}
