@@ -161,4 +161,6 @@ def predict(question: Question, file: OperationsFile | Simulated, device_gib: fl
     largest = find_largest(lambda rows: peak(rows).total, device)
     host = file.window(HOST, held.rank, question.rows, question.ranks, question.layers)
     verdict = device.judge(held.total)
+    if verdict is Verdict.FITS:  # smaller ones may need more, for then a step has several
+        largest = max(largest, question.rows)
     return Prediction(question, file, device, held, host, peak(1), verdict, largest)

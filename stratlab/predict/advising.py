@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from stratlab.predict import Prediction
 from stratlab.predict.remedies import (
     DEFAULTS,
+    TIMES,
     WHY,
     change_question,
     explain_no_change,
@@ -60,16 +62,23 @@ def advise(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> Predicti
     """
     if rows := _find_rows(one):
         return _propose(one, one.with_rows(rows))
-    tried = []
+    tried, ranks = [], one.question.ranks
+    never_fits = partial(_never_fits, gpus=max(TIMES) * ranks, look=look, experts=_count_experts(one))
     alone = Device(one.device.gib, 1).judge(0) is not Verdict.FITS  # NCCL and CUDA's context leave no room
     for question in list_candidates(one.question, one.file.settings, allowed):
-        if alone and question.ranks > 1:
+        if question.ranks > ranks and (alone or never_fits(question)):
             continue
         if isinstance(found := look(question), Prediction):
             if rows := _find_rows(found):
                 return _propose(one, found.with_rows(rows))
             tried.append(found)
     return replace(one, advice=_guess(one, look, allowed) or _explain_none(one, look, tried))
+
+
+def _never_fits(asked: Question, gpus: int, look: Look, experts: int) -> bool:
+    """Return whether a run does not fit on so many GPUs, which are more; experts may take more there than on fewer."""
+    found = look(place_ranks(asked, gpus))
+    return not experts and isinstance(found, Prediction) and not _find_rows(found)
 
 
 def _propose(one: Prediction, found: Prediction) -> Prediction:
@@ -179,7 +188,9 @@ def find_fewest(
     best = one.remedy if one else best
     settings = {**DEFAULTS, **question.settings}
     light = [{}, *list_light_changes(settings)]
-    for gpus in _list_sizes(question, best.question.ranks if best else MOST_FEWEST + 1):
+    sizes = [*_list_sizes(question, best.question.ranks if best else MOST_FEWEST + 1)]
+    experts = max(map(_count_experts, answers), default=0)
+    for gpus in sizes:
         runs = [
             place_ranks(change_question(question, {"strategy": name}), gpus)
             for name in WHY
@@ -191,6 +202,8 @@ def find_fewest(
             more = [*list_allowed_changes(run, own, allowed)]
             tried += [change_question(run, {**less, **change}) for change in more for less in light]
         for asked in tried:
+            if gpus > 1 and _never_fits(asked, sizes[-1], look, experts):
+                continue
             if isinstance(found := look(asked), Prediction) and (rows := _find_rows(found)):
                 return f"{gpus}: {_say_on(question, found.with_rows(rows))}"
     return f"{best.question.ranks}: {_say_on(question, best)}" if best else ""

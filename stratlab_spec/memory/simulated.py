@@ -102,7 +102,7 @@ class Simulated:
     def _step(self, rows: int, layers: int) -> StepMemory:
         if (rows, layers) not in self._steps:
             step_rows = self.config.micro_batch_size * self.micro_batches
-            count = -(-step_rows // rows) if self.micro_batches > 1 else 1
+            count = -(-step_rows // rows)
             least = 2 * self.axes_of_run.pp  # it accumulates as the run does
             count = max(count, min(least, self.micro_batches)) if self.knows_batch else self.micro_batches
             batch = count * rows * self.axes_of_run.dp

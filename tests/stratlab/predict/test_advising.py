@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from stratlab.predict import Prediction
-from stratlab.predict.advising import CANNOT_START, NOT_COUNTED, NOT_KNOWN
-from stratlab.predict.answering import complete
+from stratlab.predict.advising import CANNOT_START, NOT_COUNTED, NOT_KNOWN, choose_remedy, find_fewest
+from stratlab.predict.answering import answer, complete, look_up
+from stratlab.predict.asking import ask_of_model
 from stratlab.predict.remedies import ALLOWED
 from stratlab_spec.memory.extrapolation import Peak
 from stratlab_spec.memory.prediction import Device, Verdict
@@ -73,6 +74,7 @@ def ask(
             "32 GPUs with micro_batch_size=2",
         ),
         ({BLOCKS: 2, "strategy=zero1": 8}, f"{BLOCKS}, micro_batch_size=2"),
+        ({"1 GPUs strategy=single": 8}, "1 GPU with strategy=single"),
     ],
 )
 def test_what_is_known_to_fit_is_named_in_order(known, first):
@@ -91,6 +93,7 @@ def test_what_is_known_to_fit_is_named_in_order(known, first):
             ["lora", "offload"],
         ),  # does not fit
         ({"offload=all": 8}, 0, ["lora"]),  # lora is not counted
+        ({f"strategy=zero3 {LORA_KEY}": 8, "16 GPUs": 8}, 0, ["offload"]),  # before more GPUs
         ({}, 8, ["lora", "offload"]),  # fits as it is
     ],
 )
@@ -119,6 +122,7 @@ def test_a_proposed_micro_batch_makes_the_same_step(rows, global_batch, largest,
         ("activations", {"activation_checkpointing": "blocks", "loss_chunk_tokens": 512}, "strategy=zero1"),
         ("logits and loss", {}, CHUNK),
         ("optimizer state", {"known": {"strategy=zero1": 0}}, "strategy=zero2"),
+        ("optimizer state", {"known": {"strategy=zero1": None}}, "strategy=zero2"),  # cannot start
         ("optimizer state", {"strategy": "fsdp", "allowed": ["lora"]}, LORA),
         ("activations", {"device_gib": 3}, "strategy=zero1"),  # the state alone is too much
         ("activations", {"at_one_row": "parameters"}, "strategy=zero1"),  # fewer rows are not enough
@@ -127,3 +131,51 @@ def test_a_proposed_micro_batch_makes_the_same_step(rows, global_batch, largest,
 def test_what_is_not_counted_is_proposed_by_what_holds_most_and_called_so(mostly, given, first):
     told = ask(mostly, **given).advice
     assert told.startswith(f"{first}: ") and told.endswith(NOT_COUNTED)
+
+
+def advise_on(model, gpus, device_gib, *settings, per_node=0, allowed=()):
+    """Answers from recorded steps, what to try first, and the fewest GPUs."""
+    questions = ask_of_model(model, gpus, settings, per_node)
+    known = [one for one in answer(questions, (), device_gib, None, allowed) if isinstance(one, Prediction)]
+    fewest = find_fewest(questions[0], known, look_up((), device_gib), allowed)
+    return known, choose_remedy(known), int(fewest.partition(":")[0] or 0)
+
+
+def test_the_headline_is_the_change_to_the_strategy_that_sends_least():
+    known, first, fewest = advise_on("qwen2.5-3b", 4, 24)
+    assert min(known, key=lambda one: one.needs_gib).file.strategy == "nd"
+    assert first.remedy.file.strategy == "fsdp" and first.remedy.needs_gib == pytest.approx(18.21, abs=0.01)
+    assert fewest == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "fewest"),
+    [
+        (("qwen2.5-7b", 8, 25, "strategy=hsdp"), 16, 16),
+        (("qwen2.5-7b", 7, 24, "strategy=fsdp"), 14, 14),  # no power of two
+        (("qwen2.5-0.5b", 4, 24, "strategy=ddp", "micro_batch_size=256", "global_batch_size=1024"), 4, 1),
+    ],
+)
+def test_a_remedy_fits_when_it_is_asked_for_and_no_fewer_gpus_are_said_to_be_too_few(arguments, gpus, fewest):
+    _, first, found = advise_on(*arguments)
+    asked = first.remedy.question
+    assert (asked.ranks, found) == (gpus, fewest)
+    [again] = ask_of_model(asked.settings["model"], gpus, [f"{k}={v}" for k, v in asked.settings.items()])
+    [same] = answer([again], (), arguments[2], None)
+    assert same.verdict is Verdict.FITS and same.needs_gib == first.remedy.needs_gib
+
+
+def test_the_largest_micro_batch_does_not_depend_on_the_one_asked_about():
+    [(one,), _, _] = advise_on("vit_base", 2, 16, "strategy=ddp")
+    [_, first, _] = advise_on("vit_base", 2, 16, "strategy=ddp", f"micro_batch_size={one.largest + 1}")
+    assert first.remedy.question.rows == first.largest == one.largest
+
+
+def test_layouts_that_are_the_same_have_one_row():
+    known, _, _ = advise_on("qwen2.5-0.5b", 2, 80)
+    assert [one.question.name for one in known if one.file.strategy == "nd"] == ["nd 2d"]
+
+
+def test_where_more_gpus_need_more_a_larger_one_is_named():
+    [(one,), first, fewest] = advise_on("mixtral-8x7b", 8, 79.2, "strategy=fsdp")
+    assert (first, fewest) == (None, 0) and "16 GPUs" in one.advice and "132 GiB" in one.advice
