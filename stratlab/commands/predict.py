@@ -107,10 +107,11 @@ def predict(
     Example: stratlab predict charts/ddp charts/fsdp --set run.processesPerNode=8 --values my.yaml
     """
     from stratlab.predict import Prediction
+    from stratlab.predict.advising import find_fewest
     from stratlab.predict.answering import Unknown, answer, look_up
     from stratlab.predict.asking import ask_of_charts, ask_of_model
     from stratlab.predict.counting import find_cache
-    from stratlab.predict.remedies import ALLOWED, find_fewest
+    from stratlab.predict.remedies import ALLOWED
     from stratlab.predict.timing import find_card, predict_speeds
     from stratlab_spec.memory.prediction import Verdict
     from stratlab_spec.memory.profiles import BadOperationsFile, read_operations
@@ -169,7 +170,8 @@ def predict(
         ]
         print(json.dumps(rows, indent=1))
     else:
-        fewest = "" if charts else find_fewest(questions[0], look_up(files, device_gib))
+        look = look_up(files, device_gib, counted)
+        fewest = "" if charts else find_fewest(questions[0], known, look, allowed)
         _show(answers, device_gib, fewest, offer=not count)
         if speeds:
             open_console().print(speeds.build_screen(price_per_gpu_hour))

@@ -2,7 +2,7 @@
 
     charts, or a model and GPUs ─▶ asking ─▶ answering ─▶ prediction ─▶ prediction_report, prediction_page
                                               │  counting: the trainer counts runs that no file answers
-                                              └  remedies: changes to try first
+                                              └  advising: changes to try first, of those of remedies
 
 stratlab_spec/memory has operations files, the choice of the file that answers, and a device's memory, as in the
 trainer's pods.
@@ -44,7 +44,8 @@ class Prediction:
         host: the rank's host memory.
         smallest: memory with one row.
         largest: micro-batch that fits below the gate, up to MOST_ROWS; 0 = one row does not fit.
-        remedies: changes to try first; "" = none, or not computed yet.
+        advice: changes to try first; "" = none, or not computed yet.
+        remedy: the run with these changes, if one is known to fit.
         idle: (name, reason) of each change that advice may propose and does not.
     """
 
@@ -57,6 +58,7 @@ class Prediction:
     verdict: Verdict
     largest: int
     advice: str = ""
+    remedy: Prediction | None = None
     idle: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -74,11 +76,20 @@ class Prediction:
     def is_upper_bound(self) -> bool:
         return self.file.is_upper_bound(self.question)
 
+    def with_rows(self, rows: int) -> Prediction:
+        """Return the answer to the same question with micro-batches of `rows`."""
+        asked, file = self.question, self.file
+        settings = {**asked.settings, "micro_batch_size": str(rows)}
+        asked = replace(asked, rows=rows, settings=settings)
+        held = file.peak(rows, asked.ranks, asked.layers)
+        host = file.window(HOST, held.rank, rows, asked.ranks, asked.layers)
+        verdict = self.device.judge(held.total)
+        return replace(self, question=asked, peak=held, host=host, verdict=verdict)
+
     def say_needs(self, rows: int = 0) -> str:
         """Return `18.21 of 24 GiB`, on the device, with micro-batches of `rows`; 0 = the run's own."""
         if rows and rows != self.question.rows:
-            peak = self.file.peak(rows, self.question.ranks, self.question.layers)
-            return replace(self, question=replace(self.question, rows=rows), peak=peak).say_needs()
+            return self.with_rows(rows).say_needs()
         return f"{self.show(self.needs_gib)} of {self.device.gib:g} GiB"
 
     def show(self, gib: float) -> str:
@@ -158,4 +169,6 @@ def predict(question: Question, file: OperationsFile | Simulated, device_gib: fl
     largest = find_largest(lambda rows: peak(rows).total, device)
     host = file.window(HOST, held.rank, question.rows, question.ranks, question.layers)
     verdict = device.judge(held.total)
+    if verdict is Verdict.FITS:  # smaller ones may need more, for then a step has several
+        largest = max(largest, question.rows)
     return Prediction(question, file, device, held, host, peak(1), verdict, largest)

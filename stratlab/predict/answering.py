@@ -15,6 +15,7 @@ from typing import Any
 
 from stratlab import UserError
 from stratlab.predict import FIELDS, Prediction, predict
+from stratlab.predict.advising import CANNOT_START, NOT_KNOWN, Look, advise, advise_room, find_idle
 from stratlab.predict.asking import ask_of_pods
 from stratlab.predict.counting import (
     CountRefused,
@@ -22,7 +23,6 @@ from stratlab.predict.counting import (
     count_operations,
     fill_question,
 )
-from stratlab.predict.remedies import Look, advise, advise_room, find_idle
 from stratlab.progress import format_seconds
 from stratlab.run_settings import SETTINGS
 from stratlab.trainer_program import VARIABLE, name_settings
@@ -45,7 +45,6 @@ from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import spell_options
 
 CODE = re.compile(r" \[SL-[a-z0-9-]+\]")
-NOT_KNOWN, CANNOT_START = "not known", "cannot start"
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def answer(
     allowed: Sequence[str] = (),
     counted: Sequence[OperationsFile] = (),
 ) -> list[Prediction | Unknown]:
-    """Return the answers in the order of the questions.
+    """Return the answers in the order of the questions; of nd only one for each layout.
 
     Args:
         files: go before recorded steps.
@@ -100,17 +99,31 @@ def answer(
         for one in refused:
             alike.setdefault(one.reason, []).append(one.question.name)
         raise UserError("\n".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items()))
+    found = _drop_alike(found)
     look = look_up(files, device_gib, known)
     return [complete(one, look, allowed) if isinstance(one, Prediction) else one for one in found]
+
+
+def _drop_alike(found: Sequence[Prediction | Unknown]) -> list[Prediction | Unknown]:
+    """Drop numbers of dimensions of nd that lead to a layout of fewer."""
+    kept: list[Prediction | Unknown] = []
+    seen = set()
+    for one in found:
+        if isinstance(one, Prediction) and one.file.strategy == "nd" and not one.question.whole:
+            layout = repr((sorted(one.file.axes.items()), dict(one.peak.causes)))
+            if layout in seen:
+                continue
+            seen.add(layout)
+        kept.append(one)
+    return kept
 
 
 def complete(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> Prediction:
     """Add changes to try first if it does not fit, or leaves room for only one row."""
     if one.verdict is not Verdict.FITS:
-        advice = advise(one, look, allowed)
-    else:
-        advice = "" if one.largest > 1 else advise_room(one, look, allowed)
-    one = replace(one, advice=advice)
+        one = advise(one, look, allowed)
+    elif one.largest <= 1:
+        one = replace(one, advice=advise_room(one, look, allowed))
     return replace(one, idle=tuple(find_idle(one, look, allowed)))
 
 
@@ -118,13 +131,13 @@ def look_up(
     files: Sequence[OperationsFile], device_gib: float, counted: Sequence[OperationsFile] = ()
 ) -> Look:
     """Predict each question once."""
-    known: dict[str, Prediction | None] = {}
+    known: dict[str, Prediction | str] = {}
 
-    def look(question: Question) -> Prediction | None:
+    def look(question: Question) -> Prediction | str:
         key = repr((sorted(question.settings.items()), question.ranks, question.rows, question.per_node))
         if key not in known:
             found = _answer(question, files, device_gib, counted)
-            known[key] = found if isinstance(found, Prediction) else None
+            known[key] = found if isinstance(found, Prediction) else found.verdict
         return known[key]
 
     return look

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from stratlab import UserError
 from stratlab.helm import find_helm, read_chart_name, render_chart
-from stratlab.predict.counting import COUNTED, NODE, OF_IMAGES, OF_TEXT
-from stratlab.predict.remedies import DEGREES, DIMENSIONS, WHY
+from stratlab.predict.counting import COUNTED, OF_IMAGES, OF_TEXT
+from stratlab.predict.remedies import DEGREES, DIMENSIONS, WHY, find_per_node
 from stratlab.run_settings import SETTINGS, find_problem
 from stratlab.wording import name_allowed
 from stratlab_spec.memory.profiles import Question
@@ -193,7 +193,7 @@ def ask_of_model(named: str, gpus: int, settings: Sequence[str], per_node: int =
     if twice := [name for name in NAMING if name in given]:
         raise UserError(f"--set {twice[0]}: the model is {named}; leave it out [SL-set-model]")
     common = {**data, "micro_batch_size": "1", **found.settings, **given}
-    per_node = per_node or (NODE if gpus > NODE and gpus % NODE == 0 else 0)
+    per_node = per_node or find_per_node(gpus)
     strategies = [given["strategy"]] if "strategy" in given else list(WHY)
     if gpus > 1:
         strategies = [name for name in strategies if name != "single"]

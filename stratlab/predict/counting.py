@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from stratlab.predict.remedies import list_foreign
+from stratlab.predict.remedies import NODE, list_foreign
 from stratlab.run_settings import SETTINGS
 from stratlab.trainer_program import VARIABLE, explain_trainer, name_settings
 from stratlab_spec.memory.profiles import IRRELEVANT, OperationsFile, Question, read_operations_file
@@ -39,8 +39,6 @@ ALWAYS = ("model", "strategy", *BATCH)
 OF_IMAGES = {"dataset": "timm/imagenet-1k"}
 OF_TEXT = {"dataset": "metamathqa", "seq_len": "2048"}
 """Data of a usual size: a data set gives a count its classes and channels, or nothing."""
-NODE = 8
-"""GPUs of a node, by default."""
 
 
 def name_count(question: Question, alike: Sequence[Question] = ()) -> str:

@@ -17,15 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from stratlab.predict import MOST_ROWS, Prediction
-from stratlab.predict.answering import CANNOT_START, NOT_KNOWN, Unknown
+from stratlab.predict.advising import CANNOT_START, NOT_KNOWN, ORDER, choose_remedy, say_whole
+from stratlab.predict.answering import Unknown
 from stratlab.predict.counting import group_by_command, name_count
 from stratlab.predict.remedies import WHY
 from stratlab.progress import build_lines
 from stratlab_spec.memory.prediction import GATE, Verdict
 from stratlab_spec.memory.profiles import GIB, Question, describe_setting
 from stratlab_spec.settings.wording import as_text
-
-ORDER = {strategy: place for place, strategy in enumerate(WHY)}
 
 RULE = "it sends least among the strategies with room for a micro-batch of at least 2"
 ACCURACY = "Error against measured peaks: within 1 % on 51 of 52 kinds of runs on one GPU"
@@ -46,7 +45,16 @@ def conclude(answers: Sequence[Prediction | Unknown]) -> str:
     name, needs = nearest.question.name, nearest.say_needs()
     none = f"None of {len(answers)} fits{unknown}; {name} needs least ({needs})"
     said = f"{name} {nearest.verdict} ({needs})" if len(answers) == 1 else none
-    return f"{said}. Change first: {nearest.advice}. {NOT_ESTIMATED}"
+    return f"{said}. Change first: {_say_change(known, nearest)}. {NOT_ESTIMATED}"
+
+
+def _say_change(known: Sequence[Prediction], nearest: Prediction) -> str:
+    """Return the change that leads to the strategy that sends least; without any that fits, what may help `nearest`."""
+    one = choose_remedy(known)
+    if one is None or len(known) == 1:
+        return nearest.advice
+    assert one.remedy
+    return f"{one.question.name}: {one.advice}" if one.question.whole else say_whole(one, one.remedy)
 
 
 def find_first(answers: Sequence[Prediction | Unknown]) -> Prediction | None:
@@ -117,6 +125,8 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
         gib, ranks = one.host.total / GIB, one.question.per_node
         node = f", all ranks of a node {gib * ranks:.2f} GiB" if ranks else ""
         yield f"{one.question.name}: each rank needs at least {gib:.2f} GiB of host memory{node} (docs/memory.md)"
+    if any("lora_rank=" in one.advice or one.file.settings.get("lora_rank") for one in known):
+        yield "with lora_rank the frozen weights stay fp32"
     yield from _explain_beyond(known)
     if any(one.is_upper_bound for one in known):
         yield "<= marks an upper bound: the count had several micro-batches per step, the run has one"
@@ -205,6 +215,8 @@ ROOMY = 110
 MOST_LINES = 4
 """Lines of one kind, below the table; --json has all."""
 BEYOND = "~"
+UNFIT = {"SL-hpz-one-node": "several nodes", "SL-nd-five-dimensions-dense": "experts"}
+"""Code of a refusal -> what a strategy needs that no user asked for by name."""
 TAKE = "◀ first"
 
 
@@ -269,9 +281,14 @@ def _list_notes(answers: Answers, device_gib: float, fewest: str = "") -> Iterat
     """Yield (label, line): changes, missing files, the origin of the numbers, and further output."""
     changes: dict[str, list[str]] = {}
     missing: dict[str, list[str]] = {}
+    unfit: list[str] = []
     for one in answers:
         if isinstance(one, Unknown):
-            missing.setdefault(one.reason, []).append(one.question.name)
+            code = one.reason.rpartition("[")[2].rstrip("]")
+            if "strategy" in one.question.typed or code not in UNFIT:
+                missing.setdefault(one.reason, []).append(one.question.name)
+            else:
+                unfit.append(f"{one.question.name} needs {UNFIT[code]}")
         elif one.advice:
             changes.setdefault(one.advice, []).append(one.question.name)
     alone = len(answers) == 1  # its advice is in the verdict
@@ -279,7 +296,7 @@ def _list_notes(answers: Answers, device_gib: float, fewest: str = "") -> Iterat
     kinds = {
         "Change": [] if alone else [*_limit(changes)],
         "Fewest GPUs": [fewest] if fewest else [],
-        "Missing": [*_limit(missing)],
+        "Missing": [*_limit(missing), *(["; ".join(unfit)] if unfit else [])],
         "Trust": [next(lines)],
         "Origin": [_say_common(answers), *lines],
         "All causes": ["--page FILE draws them, --json prints them"],

@@ -84,14 +84,14 @@ def extrapolate(
         )
         for cause in causes
     }
-    return Peak(window, counts[0][0].rank, _settle(sizes))
+    return Peak(window, counts[0][0].rank, settle(sizes))
 
 
-def _settle(sizes: Mapping[str, int]) -> dict[str, int]:
+def settle(sizes: Mapping[str, int]) -> dict[str, int]:
     """Remove negative sizes and keep the sum.
 
-    The fullest moment of a window differs between depths, so that a cause may become negative and the largest one too
-    large.
+    The fullest moment of a window differs between depths, or between two simulated passes, so that a cause may become
+    negative and the largest one too large.
     """
     owed = sum(size for size in sizes.values() if size < 0)
     held = {name: size for name, size in sizes.items() if size > 0}

@@ -12,6 +12,7 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.layout.nd_layout import Layout, count_stages
 from stratlab_spec.memory.fit import STATE, Need, choose_layout, largest_device_bytes, measure_needs
 from stratlab_spec.memory.model_state import RankMemory, describe_ranks
+from stratlab_spec.memory.prediction import GATE
 from stratlab_spec.memory.profiles import GIB
 from stratlab_spec.models.decoder import DecoderShape, count_parameters, split_layers
 from stratlab_spec.models.decoder_config import read_shape
@@ -137,16 +138,24 @@ def _compare(needs: Sequence[Need], chosen: Layout, device: float | None) -> Ite
     rows: list[tuple[str, ...]] = [("layout", "from", "GiB", "most of it", "fits")]
     for need in needs[:MOST_LAYOUTS]:
         mark = " *" if need.layout.axes == chosen.axes else ""
-        verdict = (
-            "no" if device and need.exceeds(device / GIB) else "at least" if need.source == STATE else "yes"
-        )
+        verdict = _judge(need, device / GIB) if device else ""
         rows.append((need.layout.name + mark, need.source, f"{need.gib:.2f}", need.largest, verdict))
     yield from _format(row if device else row[:-1] for row in rows)
     if len(needs) > MOST_LAYOUTS:
         yield f"and {len(needs) - MOST_LAYOUTS} more"
     yield ""
-    yield "GiB of the fullest device as `stratlab predict` has it. Where it does not answer,"
+    yield "GiB of the fullest device as `stratlab predict` has it for this batch (its own default: two micro-batches"
+    yield f"per stage). near = above {GATE:.0%} of the device, where `auto` still takes it. Where it does not answer,"
     yield f"{STATE}: weights, gradients and optimizer state are the least that it needs. * = chosen."
+
+
+def _judge(need: Need, device_gib: float) -> str:
+    """Return whether a layout fits, by the same limit as `stratlab predict`."""
+    if need.exceeds(device_gib):
+        return "no"
+    if need.source == STATE:
+        return "at least"
+    return "near" if need.exceeds(GATE * device_gib) else "yes"
 
 
 def _table(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[tuple[str, ...]]:

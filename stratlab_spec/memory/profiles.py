@@ -39,7 +39,7 @@ IRRELEVANT = (
     *("seed", "init", "mode", "tokenizer", "image_column", "label_column", "dataset", "dataset_path"),
     *("allow_altered_answers", "normalization", "data_residence", "validation_fraction", "train_samples"),
     *("lora_alpha", "distill_temperature", "distill_alpha", "epochs", "steps", "lr", "lr_schedule", "eps"),
-    *("warmup_steps", "weight_decay", "nesterov", "beta1", "beta2", "profile_first_step", "profile_warmup"),
+    *("warmup_steps", "nesterov", "beta1", "beta2", "profile_first_step", "profile_warmup"),
     *(
         "profile_steps",
         "profile_shapes",
@@ -114,8 +114,11 @@ class Question:
         )
 
     def list_smaller(self, share: int, most: int | None = None) -> Iterator[int]:
-        """Yield micro-batches below the run's, up to `most`, of which the same step can be made, the largest first."""
-        step = self.global_batch // share if self.global_batch else self.rows
+        """Yield micro-batches below the run's, up to `most`, of which the same step can be made, the largest first.
+
+        Of an unknown step any can.
+        """
+        step = self.global_batch // share
         largest = self.rows - 1 if most is None else min(most, self.rows - 1)
         return (rows for rows in range(largest, 0, -1) if step % rows == 0)
 
@@ -220,8 +223,15 @@ class OperationsFile(CountedPart):
 
     def has(self, name: str, text: str) -> bool:
         """Return whether it was counted with this value; True if it answers for several."""
+        if name == "weight_decay" and name in self.settings:
+            return self._has_decay(text)
         meant = "bf16" if (name, text) == ("precision", "auto") else text
         return name not in self.settings or _is_same(self.model, name, self.settings[name], meant)
+
+    def _has_decay(self, text: str) -> bool:
+        """Return whether the same tensors exist: torch's SGD adds any decay to a copy of all gradients."""
+        copies = self.settings.get("optimizer") == "sgd"
+        return not copies or bool(self.settings["weight_decay"]) is (float(text) > 0)
 
     def misses(self, question: Question) -> Iterator[str]:
         """Yield the reasons why this file cannot answer; empty if it can."""

@@ -14,7 +14,7 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.layout.axes import Axes
 from stratlab_spec.layout.mesh_rules import resolve_axes, shape_problems
 from stratlab_spec.layout.nd_layout import resolve_layout
-from stratlab_spec.memory.extrapolation import HOST, Peak
+from stratlab_spec.memory.extrapolation import HOST, Peak, settle
 from stratlab_spec.memory.profiles import Question
 from stratlab_spec.memory.simulation import StepMemory
 from stratlab_spec.memory.step_prediction import NotRecorded, predict_step
@@ -33,6 +33,7 @@ class Simulated:
 
     Attributes:
         micro_batches: of a step.
+        knows_batch: a step has so many rows for any micro-batch; otherwise so many micro-batches.
     """
 
     config: Config
@@ -40,6 +41,7 @@ class Simulated:
     ranks_of_node: int
     axes_of_run: Axes
     micro_batches: int
+    knows_batch: bool = True
     path: Path = Path(SOURCE)
     key: str = ""
     labels: int = 0
@@ -95,14 +97,14 @@ class Simulated:
 
     def _take(self, step: StepMemory, name: str) -> Peak:
         causes = step.windows[name][1] if name in step.windows else {}
-        return Peak(name, step.rank, {cause: size for cause, size in causes.items() if size})
+        return Peak(name, step.rank, settle(causes))
 
     def _step(self, rows: int, layers: int) -> StepMemory:
         if (rows, layers) not in self._steps:
             step_rows = self.config.micro_batch_size * self.micro_batches
-            count = -(-step_rows // rows) if self.micro_batches > 1 else 1
+            count = -(-step_rows // rows)
             least = 2 * self.axes_of_run.pp  # it accumulates as the run does
-            count = max(count, min(least, self.micro_batches))
+            count = max(count, min(least, self.micro_batches)) if self.knows_batch else self.micro_batches
             batch = count * rows * self.axes_of_run.dp
             changed = {"micro_batch_size": rows, "global_batch_size": batch}
             config = self.config.model_copy(
@@ -148,7 +150,7 @@ def simulate_run(question: Question) -> Simulated:
     except DataMissing as failure:
         raise NotRecorded(str(failure)) from None
     micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
-    found = Simulated(config, question.ranks, per_node, axes, micro_batches)
+    found = Simulated(config, question.ranks, per_node, axes, micro_batches, bool(question.global_batch))
     found.peak(config.micro_batch_size, question.ranks)
     return found
 

@@ -1,120 +1,46 @@
-"""What is proposed where a run will not fit: a run that fits, with what it takes; never one that is known not to."""
+"""Questions about other runs are those that a user would ask next."""
 
-import re
 from dataclasses import replace
 
 import pytest
 
-from stratlab.predict import Prediction
-from stratlab.predict.answering import complete
-from stratlab.predict.remedies import ALLOWED, NOT_COUNTED, advise
-from stratlab_spec.memory.extrapolation import Peak
-from stratlab_spec.memory.prediction import Device, Verdict
-from stratlab_spec.memory.profiles import OperationsFile, Question
-from tests.stratlab_spec.memory.operations_files import build_content
+from stratlab.predict.asking import ask_of_model
+from stratlab.predict.remedies import ALLOWED, list_allowed_changes, list_candidates, place_ranks
 
-GIB = 2**30
-SETTINGS = {"strategy": "ddp", "activation_checkpointing": "none", "loss_chunk_tokens": 2048, "lora_rank": 0}
-BLOCKS, CHUNK = "activation_checkpointing=blocks", "loss_chunk_tokens=512"
-LORA = "lora_rank=16, init=pretrained"
+SETTINGS = {"strategy": "hsdp", "activation_checkpointing": "none", "loss_chunk_tokens": 2048, "lora_rank": 0}
 
 
-def build(question, settings, peak, largest, gib):
-    file = OperationsFile.model_validate(build_content({**SETTINGS, **settings}))
-    verdict = Verdict.FITS if largest >= question.rows else Verdict.NOT
-    return Prediction(question, file, Device(gib, 1), peak, Peak("host", 0, {}), peak, verdict, largest)
-
-
-def ask(
-    mostly,
-    known=None,
-    *,
-    largest=0,
-    device_gib=80.0,
-    rows=4,
-    global_batch=64,
-    at_one_row="",
-    allowed=(),
-    **settings,
-):
-    """With its advice, on 8 ranks where one cause holds nearly everything, with one row maybe another one."""
-    causes = {"parameters": GIB, "activations": GIB, "logits and loss": GIB} | {mostly: 50 * GIB}
-    given = {"model": "qwen2.5-3b", "strategy": settings.get("strategy", "ddp")}
-    asked = Question("x", given, 8, 8, rows, global_batch, whole=False)
-    one = build(asked, settings, Peak("forward", 0, causes), largest, device_gib)
-    if at_one_row:
-        less = {"parameters": GIB, "activations": GIB, at_one_row: 50 * GIB}
-        one = replace(one, smallest=Peak("forward", 0, less))
-
-    def look(question):
-        pairs = question.settings.items()
-        changed = [f"{name}={text}" for name, text in pairs if asked.settings.get(name) != text]
-        key = " ".join([f"{question.ranks} GPUs"] * (question.ranks != 8) + changed)
-        if known is None or key not in known:
-            return None
-        return build(question, {}, Peak("forward", 0, {"parameters": 10 * GIB}), known[key], device_gib)
-
-    idle = complete(one, look, allowed).idle
-    return replace(one, advice=advise(one, look, allowed), idle=idle)
+def ask(gpus, *settings, per_node=0):
+    [question] = ask_of_model("qwen2.5-7b", gpus, ["strategy=hsdp", *settings], per_node)
+    return question
 
 
 @pytest.mark.parametrize(
-    ("known", "first"),
-    [
-        ({BLOCKS: 8, CHUNK: 8, "strategy=zero1": 8, "16 GPUs": 8}, BLOCKS),
-        ({BLOCKS: 0, CHUNK: 8, "strategy=zero1": 8}, CHUNK),
-        ({BLOCKS: 0, CHUNK: 0, f"{BLOCKS} {CHUNK}": 8, "strategy=zero1": 8}, f"{BLOCKS}, {CHUNK}"),
-        ({"strategy=zero2": 8, "strategy=zero1": 8, f"strategy=fsdp {BLOCKS}": 8}, "strategy=zero1"),
-        ({"strategy=zero1": 0, f"strategy=fsdp {BLOCKS}": 8, "16 GPUs": 8}, f"strategy=fsdp, {BLOCKS}"),
-        ({"16 GPUs": 0, "32 GPUs": 8, "64 GPUs": 8}, "32 GPUs"),
-        ({BLOCKS: 2, "strategy=zero1": 8}, f"{BLOCKS}, micro_batch_size=2"),
-    ],
+    ("gpus", "per_node", "more"), [(8, 0, 16), (16, 0, 8), (6, 3, 12), (6, 3, 2), (4, 4, 8), (24, 0, 12)]
 )
-def test_what_is_known_to_fit_is_named_in_order(known, first):
-    told = ask("activations", known).advice
-    assert re.fullmatch(rf"{re.escape(first)} fits, \d+\.\d\d of 80 GiB", told), told
+def test_more_gpus_stand_on_nodes_as_if_asked_for(gpus, per_node, more):
+    kept = per_node if more > per_node else 0
+    assert place_ranks(ask(gpus, per_node=per_node), more) == ask(more, per_node=kept)
 
 
-@pytest.mark.parametrize(
-    ("known", "largest", "idle"),
-    [
-        ({"lora_rank=16 init=pretrained": 8}, 0, ["offload"]),
-        ({BLOCKS: 8, "lora_rank=16 init=pretrained": 8}, 0, ["lora", "offload"]),  # less is enough
-        ({"lora_rank=16 init=pretrained": 0, "offload=all": 0}, 0, ["lora", "offload"]),  # does not fit
-        ({"offload=all": 8}, 0, ["lora"]),  # lora is not counted
-        ({}, 8, ["lora", "offload"]),  # fits as it is
-    ],
-)
-def test_what_costs_time_or_changes_the_result_is_proposed_where_it_is_allowed(known, largest, idle):
-    found = ask("optimizer state", known, largest=largest, strategy="fsdp", allowed=ALLOWED)
-    assert [name for name, _ in found.idle] == idle, "allowed in vain"
-    assert ("lora" in found.advice) is ("lora" not in idle)
-    plain = ask("optimizer state", known, largest=largest, strategy="fsdp")
-    assert not plain.idle and "lora" not in plain.advice and "offload" not in plain.advice
+def test_a_step_on_more_gpus_has_as_many_samples():
+    asked = ask(4, "micro_batch_size=6", "global_batch_size=96")
+    assert place_ranks(asked, 16) == ask(16, "micro_batch_size=6", "global_batch_size=96")
+    assert place_ranks(asked, 32) == ask(32, "micro_batch_size=3", "global_batch_size=96")
 
 
-@pytest.mark.parametrize(
-    ("rows", "global_batch", "largest", "proposed"),
-    [(64, 0, 31, 16), (32, 8 * 24, 20, 12), (7, 0, 6, 1), (10**9, 64, 1 << 16, 8)],
-)
-def test_a_proposed_micro_batch_makes_the_same_step(rows, global_batch, largest, proposed):
-    """On 8 ranks; where no global batch is given, of any that the run's own micro-batch divides."""
-    told = ask("activations", {BLOCKS: 8}, largest=largest, rows=rows, global_batch=global_batch).advice
-    assert told.startswith(f"micro_batch_size={proposed} ")
+def test_other_strategies_are_tried_with_all_that_is_allowed_before_more_gpus():
+    tried = [*list_candidates(ask(8), SETTINGS, ALLOWED)]
+    here = [one.settings for one in tried if one.ranks == 8]
+    assert all(one.ranks == 8 for one in tried[: len(here)])
+    changed = {(one["strategy"], one.get("lora_rank", "0"), one.get("offload", "none")) for one in here}
+    assert {("fsdp", "16", "none"), ("fsdp", "0", "all"), ("zero1", "16", "optimizer")} <= changed
 
 
-@pytest.mark.parametrize(
-    ("mostly", "given", "first"),
-    [
-        ("activations", {}, BLOCKS),
-        ("activations", {"activation_checkpointing": "blocks", "loss_chunk_tokens": 512}, "strategy=zero1"),
-        ("logits and loss", {}, CHUNK),
-        ("optimizer state", {"known": {"strategy=zero1": 0}}, "strategy=zero2"),
-        ("optimizer state", {"strategy": "fsdp", "allowed": ["lora"]}, LORA),
-        ("activations", {"device_gib": 3}, "strategy=zero1"),  # the state alone is too much
-        ("activations", {"at_one_row": "parameters"}, "strategy=zero1"),  # fewer rows are not enough
-    ],
-)
-def test_what_is_not_counted_is_proposed_by_what_holds_most_and_called_so(mostly, given, first):
-    told = ask(mostly, **given).advice
-    assert told.startswith(f"{first}: ") and told.endswith(NOT_COUNTED)
+@pytest.mark.parametrize(("weights", "init"), [((), None), (("model.safetensors",), "pretrained")])
+def test_adapters_on_a_folder_load_its_weights_if_there_are_any(tmp_path, weights, init):
+    for name in weights:
+        (tmp_path / name).touch()
+    asked = replace(ask(8), settings={"model_path": str(tmp_path)})
+    [change] = list_allowed_changes(asked, SETTINGS, ["lora"])
+    assert change["lora_rank"] == "16" and change.get("init") == init

@@ -71,6 +71,22 @@ def test_a_file_answers_for_its_own_settings(tmp_path, change, ranks, others, mi
         assert bounds == [True, False], "counted with several micro-batches"
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "counted", "asked", "answers"),
+    [
+        ("sgd", 0.0, "0.01", False),
+        ("sgd", 0.01, "0", False),
+        ("sgd", 0.01, "0.1", True),
+        ("adamw", 0.0, "0.01", True),
+    ],
+)
+def test_a_decay_matters_where_it_takes_a_copy(tmp_path, optimizer, counted, asked, answers):
+    settings = {"optimizer": optimizer, "weight_decay": counted}
+    file = make_file(tmp_path, settings)
+    question = ask(WANTED | {"optimizer": optimizer, "weight_decay": asked})
+    assert bool([*file.misses(question)]) is not answers
+
+
 def test_a_setting_left_out_has_its_default_or_is_as_counted(tmp_path):
     short = {"model": "qwen2.5-3b", "strategy": "fsdp"}
     file = make_file(tmp_path)

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from stratlab_spec.memory import step_prediction
-from stratlab_spec.memory.profiles import IRRELEVANT
+from stratlab_spec.memory.profiles import IRRELEVANT, Question
 from stratlab_spec.memory.recording import LAYERS, Recording, Weight, read_recordings, write_recordings
+from stratlab_spec.memory.simulated import simulate_run
 from stratlab_spec.memory.simulation import HeldMemory, simulate
 from stratlab_spec.memory.step_prediction import PLAIN, NotRecorded, find_layers, find_recording, predict_step
 from stratlab_spec.memory.strategy_rules import ShardedRules, WholeRules
@@ -166,7 +167,7 @@ IN_MODE = {"augment", "packing", "precision", "activation_checkpointing", "strat
 IN_RULES = {
     *("zeropp", "dp_replicate", "dp_shard", "layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule"),
     *("cp_method", "sequence_parallel", "reduce_bucket_mib", "gather_bucket_mib", "overlap_reduction"),
-    *("persistent_elements", "offload"),
+    *("persistent_elements", "offload", "weight_decay"),
 }
 """Of layouts and of single strategies: their rules decide."""
 WITHOUT_EFFECT = {"text_columns", "chat_roles", "long_documents", "clip_norm", "label_smoothing"}
@@ -201,3 +202,29 @@ def test_settings_without_rules_are_refused(setting, ranks):
     config = Config.from_env({f"TRAINER_{key}": str(each) for key, each in env.items()})
     with pytest.raises(NotRecorded, match=list(given)[-1]):
         predict_step(config, ranks, ranks)
+
+
+def ask(**settings: str) -> Question:
+    given = {"dataset": "timm/imagenet-1k" if "vit" in settings["model"] else "metamathqa", **settings}
+    batch = int(given.get("global_batch_size", 0))
+    return Question("x", given, 4, 0, int(given.get("micro_batch_size", 1)), batch, whole=False)
+
+
+def test_no_cause_is_negative():
+    """Masks of a recomputed layer are freed before others exist."""
+    chosen = {
+        "activation_checkpointing": "selective",
+        "model_layers": "3",
+        "precision": "fp32",
+        "seq_len": "1000",
+    }
+    asked = ask(model="gemma-2-2b", strategy="ddp", **chosen)
+    assert min(simulate_run(asked).peak(1, 4).causes.values()) > 0
+
+
+@pytest.mark.parametrize("batch", [{}, {"global_batch_size": "32"}, {"global_batch_size": "96"}])
+def test_another_micro_batch_is_answered_as_if_asked_for(batch):
+    """Also if a step has a single micro-batch."""
+    asked = ask(model="vit_tiny", strategy="ddp", micro_batch_size="8", **batch)
+    again = ask(model="vit_tiny", strategy="ddp", micro_batch_size="4", **batch)
+    assert simulate_run(asked).peak(4, 4) == simulate_run(again).peak(4, 4)
