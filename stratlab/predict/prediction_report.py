@@ -28,7 +28,7 @@ from stratlab_spec.settings.wording import as_text
 
 RULE = "it sends least among the strategies with room for a micro-batch of at least 2"
 ACCURACY = "Error against measured peaks: within 1 % on 51 of 52 kinds of runs on one GPU"
-NOT_ESTIMATED = "Time and cost are not estimated"
+NOT_ESTIMATED = "Times: --gpu NAME"
 
 
 def conclude(answers: Sequence[Prediction | Unknown]) -> str:
