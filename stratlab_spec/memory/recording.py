@@ -25,6 +25,8 @@ FP32, HALF = 4, 2
 """Bytes of an element."""
 BLOCK_BYTES = 512
 """Of CUDA's caching allocator (c10/core/AllocatorConfig.h, kMinBlockSize): every size is rounded up to whole blocks."""
+WORK = "work"
+"""Name of a file's part for step_time/recorded_work.py."""
 MOST_KEPT = 64
 """Measured recordings at a time, for the same model under several strategies and numbers of GPUs."""
 FOLDER = Path(__file__).with_name("recordings")
@@ -277,7 +279,7 @@ def read_recordings(path: Path) -> list[Recording]:
 
 
 def write_recordings(path: Path, recordings: Sequence[Recording], versions: Mapping[str, str]) -> None:
-    """Write one family's recordings; equal parts and sizes once."""
+    """Write one family's recordings; equal parts and sizes once. Its recorded work (step_time) stays in the file."""
     causes: list[str] = []
     sizes: list[str] = ["1"]
     parts: list[list[int]] = []
@@ -313,6 +315,9 @@ def write_recordings(path: Path, recordings: Sequence[Recording], versions: Mapp
         "parts": parts,
         "recordings": rows,
     }
+    if path.is_file():
+        with gzip.open(path, "rt") as file:
+            content |= {name: part for name, part in json.load(file).items() if name == WORK}
     path.parent.mkdir(parents=True, exist_ok=True)
     data = json.dumps(content, separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(data, mtime=0))

@@ -108,13 +108,24 @@ class Card:
         return SHARES[kind] * copy
 
 
+HOPPER_TFLOPS = 989
 PRODUCT_SHARE, COPY_SHARE = 0.73, 0.885
 """Of the data sheet's numbers, that an H200 reaches."""
 
 
 def from_data_sheet(name: str, memory_gib: float, peak_tflops: float, memory_tb_per_s: float) -> Card:
     """Return a card of which only the data sheet is known."""
-    return Card(name, memory_gib, peak_tflops, PRODUCT_SHARE * peak_tflops, COPY_SHARE * memory_tb_per_s)
+    hopper = peak_tflops / HOPPER_TFLOPS
+    return Card(
+        name,
+        memory_gib,
+        peak_tflops,
+        PRODUCT_SHARE * peak_tflops,
+        COPY_SHARE * memory_tb_per_s,
+        attention_tflops=hopper * Card.attention_tflops,
+        packed_attention_tflops=hopper * Card.packed_attention_tflops,
+        packed_attention_backward_tflops=hopper * Card.packed_attention_backward_tflops,
+    )
 
 
 CARDS = {

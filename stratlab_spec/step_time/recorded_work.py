@@ -17,7 +17,7 @@ from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stratlab_spec.memory.recording import FOLDER, NotRecorded, parse_size
+from stratlab_spec.memory.recording import FOLDER, WORK, NotRecorded, parse_size
 from stratlab_spec.step_time.kernels import (
     ATTENTION,
     ATTENTION_BACKWARD,
@@ -174,7 +174,7 @@ class HostRecord(NamedTuple):
 def read_work(path: Path) -> tuple[list[RecordedWork], list[HostRecord]]:
     """Return what `write_work` has written; nothing for a file without."""
     with gzip.open(path, "rt") as file:
-        content = json.load(file).get("work")
+        content = json.load(file).get(WORK)
     if content is None:
         return [], []
     sizes, kinds, parts = content["sizes"], content["kinds"], content["parts"]
@@ -231,7 +231,7 @@ def write_work(path: Path, modes: Sequence[RecordedWork], hosts: Sequence[HostRe
             for name, one in mode.segments.items()
         }
         packed.append({"settings": dict(mode.settings), "segments": segments})
-    content["work"] = {
+    content[WORK] = {
         "sizes": sizes,
         "kinds": kinds,
         "rows": rows,

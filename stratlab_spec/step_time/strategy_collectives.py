@@ -1,13 +1,12 @@
 """Collectives of a step under each strategy, from the weights of its segments.
 
     strategy       forward                 backward                                after the last micro-batch
-    ddp                                    all-reduce of fp32 gradients, last mb
+    ddp                                    all-reduce of fp32 gradients (last one)
     fsdp, hsdp     all-gather a block      all-gather again, reduce-scatter fp32   hsdp: all-reduce of shards
     zero1, zero2                           all-reduce of fp32 gradients            all-gather of fp32 weights
     zero3, zeropp  all-gather a module     all-gather again, reduce-scatter fp32   all-gather of small weights
 
-Gathers of products' weights move 16 bits. Counts of the trainer's own collectives on fake tensors agree
-(docs/communication.md). A span's collectives are one message per bucket or block.
+Gathers of products' weights move 16 bits. A span's collectives are one message per bucket or block.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.memory.recording import write_recordings
 from stratlab_spec.step_time.kernels import ATTENTION, ELEMENTWISE, PACKED_ATTENTION, PRODUCT, Kernel
 from stratlab_spec.step_time.recorded_work import (
     HostRecord,
@@ -82,6 +83,8 @@ def test_a_file_keeps_steps_and_work(tmp_path: Path) -> None:
     assert found.host("middle") == HostWork(1, 2, 3, 4, 5.5, 6)
     assert again.weights == host.weights
     assert json.loads(gzip.decompress(path.read_bytes()))["recordings"] == [1]
+    write_recordings(path, [], {})
+    assert read_work.__wrapped__(path)[1][0].weights == host.weights
 
 
 COPY_KIND = "copy"
