@@ -68,4 +68,4 @@ def test_each_window_of_zero_is_as_counted(text, ranks, micro_batches):
     for cause in ("parameters", "master copies", "optimizer state"):
         whole = counted.windows["optimizer"].by_cause()[cause]
         # positions are 1,024 bytes of parameters that no recording has
-        assert predicted.windows["optimizer"][1][cause] == pytest.approx(whole, abs=1024), cause
+        assert predicted.windows["optimizer"][1].get(cause, 0) == pytest.approx(whole, abs=1024), cause
