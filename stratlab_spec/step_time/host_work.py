@@ -1,7 +1,7 @@
 """What a strategy adds to a model's work: the host's calls, and kernels of its copies.
 
-A host record (recorded_work.py) counts both for a model of four layers. The difference to the flavor's own strategy
-grows with the number of trained weights on the host, and with their elements on the device:
+A host record (recorded_work.py) counts both for a model of six layers, or a network of fixed ones. The difference to
+the flavor's own strategy grows with the number of trained weights on the host, and with their elements on the device:
 
     strategy       flavor's own          host per weight      device per element
     ddp            single                hooks, buckets       copies into buckets

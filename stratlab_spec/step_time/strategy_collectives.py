@@ -43,7 +43,8 @@ class StrategyCollectives:
     """Return the collectives of spans.
 
     Args:
-        elements: of all weights of `start`, each `layer` and `head`.
+        elements: of all weights of `start`, each `layer` and `head`: what gathers move.
+        trained: the same of those with gradients: what reductions move.
         shards: ranks that share one copy of what is sharded; `replicas`: groups with equal shards.
         bucket_bytes: of ZeRO's reductions.
         copy_bytes_per_s: of the GPU: read and written bytes.
@@ -51,6 +52,7 @@ class StrategyCollectives:
 
     strategy: str
     elements: Mapping[str, int]
+    trained: Mapping[str, int]
     shards: int
     replicas: int
     per_node: int
@@ -79,24 +81,24 @@ class StrategyCollectives:
         Args:
             completes: it is the last micro-batch of a step.
         """
-        elements = self.elements.get(place, self.elements.get("layer", 0))
+        elements, trained = (one.get(place, one.get("layer", 0)) for one in (self.elements, self.trained))
         if self.strategy == "ddp":
             if phase != "backward" or not completes:
                 return Transfers()
-            return Transfers(
-                sends_s=self._seconds(ALL_REDUCE, FP32 * elements, self._whole, DDP_BUCKET_BYTES)
-            )
+            return Transfers(sends_s=self._seconds(ALL_REDUCE, FP32 * trained, self._whole, DDP_BUCKET_BYTES))
         if self.strategy in ("zero1", "zero2"):
             if phase != "backward" or not (completes or self.strategy == "zero2"):
                 return Transfers()
             return Transfers(
-                sends_s=self._seconds(ALL_REDUCE, FP32 * elements, self._whole, self.bucket_bytes)
+                sends_s=self._seconds(ALL_REDUCE, FP32 * trained, self._whole, self.bucket_bytes)
             )
         if self.strategy in ("fsdp", "hsdp", "zero3", "zeropp"):
-            return self._gather_and_reduce(place, phase, completes, elements)
+            return self._gather_and_reduce(place, phase, completes, elements, trained)
         return Transfers()
 
-    def _gather_and_reduce(self, place: str, phase: str, completes: bool, elements: int) -> Transfers:
+    def _gather_and_reduce(
+        self, place: str, phase: str, completes: bool, elements: int, trained: int
+    ) -> Transfers:
         group = self._inner if self.strategy in ("fsdp", "hsdp") else self._whole
         gathers = group
         if self.strategy == "zeropp" and phase == "backward":
@@ -104,10 +106,10 @@ class StrategyCollectives:
         needs = self._seconds(ALL_GATHER, HALF * elements, gathers)
         if phase == "forward":
             return Transfers(needs)
-        sends = self._seconds(REDUCE_SCATTER, FP32 * elements, group)
+        sends = self._seconds(REDUCE_SCATTER, FP32 * trained, group)
         if self.strategy == "hsdp" and completes:
             across = RankGroup(self.replicas, max(1, self.per_node // self.shards))
-            sends += self._seconds(ALL_REDUCE, FP32 * elements / self.shards, across)
+            sends += self._seconds(ALL_REDUCE, FP32 * trained / self.shards, across)
         return Transfers(0.0 if place == "head" else needs, sends)
 
     def update(self, trained_elements: int) -> float:

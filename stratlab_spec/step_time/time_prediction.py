@@ -96,6 +96,7 @@ def predict_step_time(
     collectives = StrategyCollectives(
         strategy,
         {place: sum(one.elements for one in weights) for place, weights in measured.weights.items()},
+        {place: one.elements for place, one in trained.items() if place != "all"},
         axes.dp_shard,
         axes.dp_replicate,
         per_node,

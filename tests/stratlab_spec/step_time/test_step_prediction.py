@@ -67,3 +67,16 @@ def test_shards_update_less() -> None:
 def test_settings_without_operations_are_named() -> None:
     with pytest.raises(NotRecorded, match="fp32"):
         predict("precision=fp32")
+
+
+def test_frozen_weights_are_gathered_and_not_reduced() -> None:
+    """With LoRA the adapters' gradients are less than a tenth of the weights'."""
+    llama = "model=llama-3.2-1b dataset=metamathqa seq_len=512 micro_batch_size=1"
+    seconds = {
+        (strategy, lora): predict(f"{llama} strategy={strategy}{lora}", ranks=64).timeline.collective_s
+        for strategy in ("ddp", "fsdp")
+        for lora in ("", " lora_rank=8 init=scratch")
+    }
+    shares = [seconds[name, " lora_rank=8 init=scratch"] / seconds[name, ""] for name in ("ddp", "fsdp")]
+    assert shares[0] < 0.1
+    assert 0.3 < shares[1] < 0.8
