@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -232,31 +232,47 @@ def record_image_model(family: str, mode: Mapping[str, Any]) -> Recording:
     return build_recording({"repeats": family == "vit", **mode}, draws, ())
 
 
-def main(families: Sequence[str]) -> int:
-    """Write the files of these families, or of all; return 0, or 1 if one cannot be recorded."""
+def write_each(families: Sequence[str], write: Callable[[str, Path], str]) -> int:
+    """Let `write` record each family; return 0, or 1 if one cannot be recorded.
+
+    Args:
+        write: gets a family and an empty folder, writes the family's file, and returns its description.
+    """
     os.environ["DS_ACCELERATOR"] = "cpu"
     warnings.filterwarnings("ignore")
     import trainer.memory_estimation.step_recording  # noqa: F401
 
     gc.freeze()  # each count collects its garbage, and the libraries' objects are none
     failed = 0
-    every = *(name for name in FAMILIES if name not in SAME_LAYERS), *IMAGES
-    for family in families or every:
+    for family in families:
         began = time.perf_counter()
         try:
             with tempfile.TemporaryDirectory() as folder:
-                found = list(
-                    record_images(family) if family in IMAGES else record_family(family, Path(folder))
-                )
+                found = write(family, Path(folder))
         except (ValueError, RuntimeError) as failure:
             print(f"{family}: {failure!r}"[:2000], file=sys.stderr, flush=True)
             failed = 1
             continue
-        path = FOLDER / f"{family}.json.gz"
-        write_recordings(path, found, {name: version(name) for name in LIBRARIES})
-        seconds, size = time.perf_counter() - began, path.stat().st_size / 1000
-        print(f"{family}: {len(found)} recordings in {seconds:.0f} s, {size:.1f} kB", flush=True)
+        print(f"{family}: {found} in {time.perf_counter() - began:.0f} s", flush=True)
     return failed
+
+
+def write_file(name: str, found: Sequence[Recording]) -> str:
+    """Write a family's recordings; return their description."""
+    path = FOLDER / f"{name}.json.gz"
+    write_recordings(path, found, {library: version(library) for library in LIBRARIES})
+    return f"{len(found)} recordings, {path.stat().st_size / 1000:.1f} kB"
+
+
+def main(families: Sequence[str]) -> int:
+    """Write the files of these families, or of all; return 0, or 1 if one cannot be recorded."""
+
+    def write(family: str, folder: Path) -> str:
+        found = record_images(family) if family in IMAGES else record_family(family, folder)
+        return write_file(family, list(found))
+
+    every = *(name for name in FAMILIES if name not in SAME_LAYERS), *IMAGES
+    return write_each(families or every, write)
 
 
 if __name__ == "__main__":

@@ -6,22 +6,16 @@ a symbol of its own (stratlab_spec/memory/nd_rules.py). The result is recordings
 
 from __future__ import annotations
 
-import gc
 import json
-import os
 import random
 import sys
-import tempfile
-import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from stratlab_spec.memory.nd_rules import LayerSplit, nd_sizes
-from stratlab_spec.memory.recording import FOLDER, Recording, write_recordings
+from stratlab_spec.memory.recording import Recording
 from stratlab_spec.memory.sizes import MOST_CHUNKS, describe_tokens
 from stratlab_spec.memory.step_prediction import SAME_LAYERS
 from stratlab_spec.models.decoder import FAMILIES
@@ -34,9 +28,10 @@ from trainer.memory_estimation.record_families import (
     draw_decoder,
     join_recordings,
     list_tied,
+    write_each,
+    write_file,
 )
 from trainer.memory_estimation.rules import read_countable
-from trainer.memory_estimation.timeline import LIBRARIES
 
 DEGREES = (2, 4, 3, 5), (3, 2, 5, 4)
 """Of tp and cp, by draw."""
@@ -123,30 +118,12 @@ def record_decoder(family: str, mode: Mapping[str, Any], folder: Path) -> Record
 
 def main(families: Sequence[str]) -> int:
     """Write the files of these families, or of all; return 0, or 1 if one cannot be recorded."""
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    warnings.filterwarnings("ignore")
-    import trainer.memory_estimation.step_recording  # noqa: F401
-
-    gc.freeze()  # each count collects its garbage, and the libraries' objects are none
-    failed = 0
-    for family in families or FAMILIES:
-        if (
-            FAMILIES[family].experts or family in SAME_LAYERS
-        ):  # experts have a group of their own, over other ranks
-            continue
-        began = time.perf_counter()
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                found = list(record_family(family, Path(folder)))
-        except (ValueError, RuntimeError) as failure:
-            print(f"{family}: {failure!r}"[:2000], file=sys.stderr, flush=True)
-            failed = 1
-            continue
-        path = FOLDER / f"{family}-nd.json.gz"
-        write_recordings(path, found, {name: version(name) for name in LIBRARIES})
-        seconds, size = time.perf_counter() - began, path.stat().st_size / 1000
-        print(f"{family}: {len(found)} recordings in {seconds:.0f} s, {size:.1f} kB", flush=True)
-    return failed
+    # experts have a group of their own, over other ranks
+    known = (name for name in FAMILIES if name not in SAME_LAYERS and not FAMILIES[name].experts)
+    return write_each(
+        families or list(known),
+        lambda family, folder: write_file(f"{family}-nd", list(record_family(family, folder))),
+    )
 
 
 if __name__ == "__main__":

@@ -9,14 +9,9 @@ counted at fixed sizes: it depends on the number of weights and layers, hardly o
 
 from __future__ import annotations
 
-import gc
 import json
-import os
 import random
 import sys
-import tempfile
-import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
@@ -54,6 +49,7 @@ from trainer.memory_estimation.record_families import (
     RECOMPUTED,
     draw_decoder,
     list_tied,
+    write_each,
 )
 from trainer.memory_estimation.rules import read_countable
 from trainer.memory_estimation.step_recording import SizeFit, UnequalSteps
@@ -326,32 +322,16 @@ def _count_weights(weights: Mapping[str, list[Any]], repeats: bool) -> dict[str,
 
 def main(families: Sequence[str]) -> int:
     """Write the operations of these families, or of all, into their files; return 0, or 1 if one cannot be recorded."""
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    warnings.filterwarnings("ignore")
-    gc.freeze()  # each count collects its garbage, and the libraries' objects are none
-    failed = 0
-    every = *(name for name in FAMILIES if name not in SAME_LAYERS), *IMAGES
-    for family in families or every:
-        began = time.perf_counter()
-        try:
-            with tempfile.TemporaryDirectory() as name:
-                folder = Path(name)
-                work = record_images(family) if family in IMAGES else record_family(family, folder)
-                found = list(work)
-                hosts = list(record_hosts(family, folder)) if family in WITH_HOSTS else []
-        except (ValueError, RuntimeError) as failure:
-            print(f"{family}: {failure!r}"[:2000], file=sys.stderr, flush=True)
-            failed = 1
-            continue
+
+    def write(family: str, folder: Path) -> str:
+        found = list(record_images(family) if family in IMAGES else record_family(family, folder))
+        hosts = list(record_hosts(family, folder)) if family in WITH_HOSTS else []
         path = FOLDER / f"{family}.json.gz"
-        before = path.stat().st_size
         write_work(path, found, hosts)
-        grown, seconds = (path.stat().st_size - before) / 1000, time.perf_counter() - began
-        print(
-            f"{family}: {len(found)} modes, {len(hosts)} hosts in {seconds:.0f} s, {grown:+.1f} kB",
-            flush=True,
-        )
-    return failed
+        return f"{len(found)} modes, {len(hosts)} hosts, {path.stat().st_size / 1000:.1f} kB"
+
+    every = *(name for name in FAMILIES if name not in SAME_LAYERS), *IMAGES
+    return write_each(families or every, write)
 
 
 if __name__ == "__main__":
