@@ -84,6 +84,8 @@ class Weight:
     product: bool
     """Its module multiplies by it: strategies that gather weights gather it in 16 bits."""
     trains: bool
+    element_bytes: int = FP32
+    """Of the type in which the model has it."""
 
     @cached_property
     def elements(self) -> int:
@@ -91,8 +93,7 @@ class Weight:
 
     @cached_property
     def whole_bytes(self) -> int:
-        """Return its bytes in fp32."""
-        return round_up(FP32 * self.elements)
+        return round_up(self.element_bytes * self.elements)
 
 
 @dataclass(frozen=True)
@@ -134,9 +135,16 @@ class Recording:
         different = {id(events): events for events in self.segments.values()}  # equal segments are one list
         known = {name: [*map(allocate, events)] for name, events in different.items()}
         segments = {name: known[id(events)] for name, events in self.segments.items()}
+        element_bytes = HALF if self.settings.get("precision") == "bf16_native" else FP32
         weights = {
             place: [
-                Weight(name, tuple(parse_size(text).value(sizes) for text in shape), product, trains)
+                Weight(
+                    name,
+                    tuple(parse_size(text).value(sizes) for text in shape),
+                    product,
+                    trains,
+                    element_bytes,
+                )
                 for name, shape, product, trains in rows
             ]
             for place, rows in self.weights.items()

@@ -117,6 +117,7 @@ def measure_recording(config: Config, split: LayerSplit = WHOLE) -> tuple[Measur
         "precision": "bf16" if config.precision == "auto" else config.precision,
         "activation_checkpointing": config.activation_checkpointing,
         "lora": bool(config.lora_rank),
+        GATHERED_LINEARS: _has_gathered_linears(config) or None,
     }
     if config.is_text:
         shape = read_shape(config)
@@ -141,6 +142,11 @@ def measure_recording(config: Config, split: LayerSplit = WHOLE) -> tuple[Measur
     recording = find_layers(network, mode, vit.layers if vit else 0)
     measured = recording.measure(image_sizes(config, vit, pictures))
     return measured, vit.layers if vit else sum(name.isdecimal() for name in measured.weights)
+
+
+def _has_gathered_linears(config: Config) -> bool:
+    """Return whether linear layers keep parameters for the backward pass (trainer/models/mixed_precision.py)."""
+    return STRATEGIES[config.strategy].deepspeed_stage == 3 and config.precision in ("fp32", "bf16_native")
 
 
 def _check_layers(shape: DecoderShape) -> None:
@@ -192,6 +198,8 @@ STAGED = PLAIN | {
 """The same with a pipeline."""
 ENDS = ("start", "head", f"head{BACKWARD}", f"start{BACKWARD}")
 """Segments outside the layers."""
+GATHERED_LINEARS = "gathered"
+"""Mode of stage 3 where nothing casts; recorded only with True."""
 VIT = "vit"
 """Family of all vision transformers."""
 SAME_LAYERS = {"mistral": "llama"}
@@ -220,7 +228,8 @@ def find_recording(family: str, mode: Mapping[str, Any]) -> Recording:
     if not known:
         raise NotRecorded(f"model={family}")
     differ = [[name for name, value in mode.items() if one.settings.get(name) != value] for one in known]
-    raise NotRecorded(", ".join(f"{name}={mode[name]}" for name in min(differ, key=len)))
+    names = [name for name in min(differ, key=len) if name != GATHERED_LINEARS] or ["precision"]
+    raise NotRecorded(", ".join(f"{name}={mode[name]}" for name in names))
 
 
 def _mix_layers(kept: Recording, recomputed: Recording, setting: str, layers: int) -> Recording:
@@ -310,8 +319,6 @@ def _build_zero3(
     hpz = config.strategy == "zeropp"
     if hpz and config.zeropp != "hpz":
         raise NotRecorded(f"zeropp={config.zeropp}")
-    if config.precision not in ("auto", "bf16", "fp16"):  # no copy shows where a product is
-        raise NotRecorded(f"precision={config.precision} with {config.strategy}")
     if config.offload == "all" and shards == 1:  # a count has no device, to which each weight is copied
         raise NotRecorded(f"offload={config.offload} with {config.strategy} on one rank")
     with _naming_setting(config):
@@ -338,6 +345,7 @@ def _build_zero3(
         update_copies=_update_copies(config),
         node_shards=per_node if hpz else 0,
         offload=config.offload,
+        casts=config.precision in ("auto", "bf16", "fp16"),
     )
 
 

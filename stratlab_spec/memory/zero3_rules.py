@@ -1,23 +1,21 @@
-"""What DeepSpeed's stage 3 allocates in a step, as its engine does it (deepspeed 0.19.8, runtime/zero).
+"""What DeepSpeed's stage 3 allocates in a step, as its engine does it (deepspeed 0.19.8, runtime/zero/stage3.py).
 
 zero3     every weight is in shards; a module's weights are gathered while it computes, further ones before
 zeropp    the same; hpz: after its first use each weight also has shards over the ranks of a node
 
-    trace of the modules' weights ─▶ fetch ─▶ prefetch of the next ones ─▶ product ─▶ release, unless soon used again
-                                                                  gradient ─▶ bucket ─▶ reduced through a copy
-
-Weights of products (partitioned_param_coordinator.py) travel in 16 bits and become fp32. All others are small: they
-persist, so that they are whole between the steps (stage3_param_persistence_threshold).
+    segments and products of a recording ─▶ calls of modules ─▶ zero3_gathers.py
+                                            gradient ─▶ bucket ─▶ reduced through a copy ─▶ this rank's gradients
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 
-from stratlab_spec.memory.recording import BACKWARD, FP32, HALF, Allocation, NotRecorded, round_up
+from stratlab_spec.memory.recording import BACKWARD, FP32, Allocation, NotRecorded, round_up
 from stratlab_spec.memory.simulation import HeldMemory
-from stratlab_spec.memory.zero3_trace import HEAD, START, ModuleTrace
+from stratlab_spec.memory.zero3_gathers import WeightGathers
+from stratlab_spec.memory.zero3_trace import HEAD, START
 
 FP64 = 8
 SUB_GROUP = 1_000_000_000
@@ -26,223 +24,48 @@ NORM_PART = 250_000_000
 """Elements whose norm is taken at once (_constant_buffered_norm2)."""
 
 
-@dataclass(eq=False)
-class Gathering:
-    """One all-gather (AllGatherHandle, AllGatherCoalescedHandle)."""
-
-    weights: Sequence[int]
-    buffer_bytes: int
-    """Of all ranks' shards; freed when each weight has been waited for."""
-    waiting: int
-    is_whole: bool = False
-    """The weights are copied out of the buffer."""
-
-
-@dataclass
-class Zero3Rules:
+@dataclass(kw_only=True)
+class Zero3Rules(WeightGathers):
     """zero3 and zeropp with hpz.
 
     Args:
         bucket_elements: of gradients reduced together, at most the model's.
-        persistent_elements: a weight of at most so many is whole between the steps.
-        prefetch_elements, live_elements, reuse_elements: stage3_prefetch_bucket_size, stage3_max_live_parameters,
-            stage3_max_reuse_distance.
         moments: of the optimizer.
-        accumulates: a step has several micro-batches.
-        keeps_embedding: the model asks for its type outside its module (packed rows), so it stays to the pass's end.
         update_copies: of all gradients, which the optimizer's step takes.
-        node_shards: ranks of a node, with hpz; else 0.
-        offload: in host memory: "optimizer" = master copies, moments and gradients; "all" = shards of weights too.
-
-    Raises:
-        NotRecorded: a weight that enters no product does not persist.
     """
 
-    trace: ModuleTrace
-    shards: int
     bucket_elements: int
-    persistent_elements: int
-    prefetch_elements: int
-    live_elements: int
-    reuse_elements: int
     moments: int
-    accumulates: bool
-    keeps_embedding: bool
     update_copies: int = 0
-    node_shards: int = 0
-    offload: str = "none"
     copies: bool = True
     follows_products: bool = True
     repeats: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self._size = self.trace.elements
-        self._shard = [-(-size // self.shards) for size in self._size]
-        trains = [weight.trains for weight in self.trace.weights]
-        self._trained = [shard * each for shard, each in zip(self._shard, trains, strict=True)]
-        self._persist = [size <= self.persistent_elements for size in self._size]
-        outside = self.trace.places[START]
-        for at, (weight, persists) in enumerate(zip(self.trace.weights, self._persist, strict=True)):
-            is_fetched = self.trace.multiplies[at] or len(self.trace.modules[at]) > 1
-            if not is_fetched and not persists and at not in outside:
-                raise NotRecorded(f"persistent_elements={self.persistent_elements}, below {weight.name}")
-        self._is_product = [weight.product for weight in self.trace.weights]
-        self._copy = [round_up(HALF * shard) for shard in self._shard]  # of a shard in 16 bits
-        # of a weight while it is gathered; on one rank its shard is the weight
-        self._gathered = self.trace.whole_bytes if self.shards > 1 else [0] * len(self._size)
-        self._persistent = [at for at, persists in enumerate(self._persist) if persists]
-        self._outside = {*outside, *self.trace.places[HEAD]}
+        super().__post_init__()
+        self._outside = {*self.trace.places[START], *self.trace.places[HEAD]}
         self._lasting = {*self._persistent, *self._outside}  # what a layer does not gather and free
-        self._persistent_bytes = sum(self._gathered[at] for at in self._persistent)
         self._groups = self._list_sub_groups()
-        self._stays: dict[int, bool] = {}  # place in the trace -> the weight stays after it
         self._filled: list[int] = []  # weights whose gradients are in the bucket
         self._filled_elements = 0
         self._large = 0  # bytes of a gradient above the bucket's size, which waits for its reduction
-        self._secondary: set[int] = set()  # with shards over the node's ranks
-        self._rehearse()
 
     def _begin_pass(self) -> None:
-        """Begin a micro-batch (reset_step)."""
-        self.call = self._next = 0  # the next call; the first one whose weight is not yet fetched
-        self._inflight: dict[int, Gathering] = {}
-        self._available = {*self._persistent}
-        self._live = 0  # elements gathered
+        super()._begin_pass()
         self._open: list[int] = []  # weights of the module that computes their gradients
         self._awaited: list[int] = []  # bytes of the copies for the further products of a module
         self._recomputing: int | None = None  # weight of the product whose layer is computed again
-
-    def _rehearse(self) -> None:
-        """Decide which weights stay after which call.
-
-        DeepSpeed decides in the first pass that knows the trace, the second one, and remembers it (lru_cache of
-        __params_to_release). If that is in the first step, what persists is not gathered before, and counts as live.
-        """
-        limits = self.prefetch_elements, self.live_elements, self.reuse_elements, self.persistent_elements
-        known = (*limits, self.accumulates, self.keeps_embedding)
-        if known in self.trace.stays:
-            self._stays = dict(self.trace.stays[known])
-            return
-        nothing = HeldMemory()
-        self._begin_pass()
-        if self.accumulates:
-            self._available.clear()
-        while self.call < len(self.trace.calls):
-            self._fetch(nothing)
-            if self.call - 1 not in self.trace.early:
-                self._release(nothing)
-        self._secondary.clear()
-        self.trace.stays[known] = dict(self._stays)
-
-    def _fetch(self, held: HeldMemory) -> None:
-        """Gather the next module's weights, wait for them, then gather further ones."""
-        module = self.trace.modules[self.trace.calls[self.call]]
-        missing = [at for at in module if at not in self._available and at not in self._inflight]
-        if missing:
-            self._gather(held, missing)
-        for weight in module:
-            if weight in self._inflight:
-                self._wait(held, weight)
-        self.call += len(module)
-        self._next = max(self._next, self.call)
-        self._prefetch(held)
-
-    def _prefetch(self, held: HeldMemory) -> None:
-        """Gather weights of the next modules, as many as may be live; every module without weights does so too."""
-        calls = self.trace.calls
-        while self._next < len(calls):
-            most = min(self.live_elements - self._live, self.prefetch_elements)
-            found: list[int] = []
-            elements = 0
-            while elements < most and self._next < len(calls):
-                weight = calls[self._next]
-                self._next += 1
-                if weight not in self._available and weight not in self._inflight and weight not in found:
-                    found.append(weight)
-                    elements += self._size[weight]
-            if not found:
-                return
-            self._gather(held, found)
-
-    def _gather(self, held: HeldMemory, weights: Sequence[int]) -> None:
-        """Begin an all-gather: a buffer of all shards, into which this rank's are copied in 16 bits."""
-        on_node = [at for at in weights if at in self._secondary]
-        if on_node:
-            self._gather_group(held, on_node, self.shards // self.node_shards)
-            weights = [at for at in weights if at not in self._secondary]
-        if weights:
-            self._gather_group(held, weights, 1)
-
-    def _gather_group(self, held: HeldMemory, weights: Sequence[int], parts: int) -> None:
-        """Begin an all-gather over all ranks; or over a node's, each of which has so many parts."""
-        half = wide = copied = 0
-        for at in weights:
-            self._live += self._size[at]
-            if self._is_product[at]:
-                half += self._shard[at]
-                copied += self._copy[at] if parts == 1 else round_up(HALF * parts * self._shard[at])
-            elif len(weights) > 1:  # an fp32 buffer of one weight becomes the weight
-                wide += self._shard[at]
-        buffer = round_up(HALF * self.shards * half) + round_up(FP32 * self.shards * wide)
-        if self.shards == 1:  # the shard is the weight
-            buffer = copied = 0
-        held.touch("gathered", buffer + copied)
-        held.take("gathered", buffer)
-        self._inflight |= dict.fromkeys(weights, Gathering(weights, buffer, len(weights)))
-
-    def _wait(self, held: HeldMemory, weight: int) -> None:
-        """Finish the all-gather of a weight: all of the same one become fp32."""
-        one = self._inflight.pop(weight)
-        if not one.is_whole:
-            for at in one.weights:
-                is_joined = self.shards > 1 < len(one.weights) and self._is_product[at]
-                joined = self.trace.copied_bytes[at] if is_joined else 0
-                held.touch("gathered", joined + self._gathered[at])
-                held.take("gathered", self._gathered[at])
-            self._available.update(one.weights)
-            one.is_whole = True
-        one.waiting -= 1
-        if not one.waiting:
-            held.free("gathered", one.buffer_bytes)
-
-    def _release(self, held: HeldMemory) -> None:
-        """Free the last module's weights, unless a fetch has seen the next use or it is near (__params_to_release)."""
-        for at in range(self.trace.begins[self.call - 1], self.call):
-            self._release_weight(held, at)
-
-    def _release_weight(self, held: HeldMemory, at: int) -> None:
-        weight = self.trace.calls[at]
-        if at not in self._stays:
-            asked = self._size[self.trace.embedding] if self.keeps_embedding else 0
-            again = self.trace.next_use[at]
-            is_fetched = again is not None and again < self._next
-            is_near = self.trace.distance(at, asked) < self.reuse_elements
-            stays = self._persist[weight] or (self.keeps_embedding and weight == self.trace.embedding)
-            self._stays[at] = stays or is_near or is_fetched
-        if not self._stays[at] and weight in self._available:
-            self._free(held, weight)
-
-    def _free(self, held: HeldMemory, weight: int) -> None:
-        if self.node_shards and weight not in self._secondary:  # _partition_param_sec
-            self._secondary.add(weight)
-            held.keep("parameters", self._on_node(weight), self.offload == "all")
-        held.free("gathered", self._gathered[weight])
-        self._available.discard(weight)
-        self._live -= self._size[weight]
-
-    def _on_node(self, weight: int) -> int:
-        return round_up(FP32 * self._shard[weight] * self.shards // self.node_shards)
 
     def hold_state(self, held: HeldMemory) -> None:
         local = sum(self._trained)
         frozen = [shard for shard, trained in zip(self._shard, self._trained, strict=True) if not trained]
         groups = sum(self._groups)
         offloads = self.offload != "none"
-        parameters = round_up(FP32 * local) + sum(round_up(FP32 * shard) for shard in frozen)
+        parameters = sum(round_up(self._width * size) for size in (local, *frozen))
         held.keep("parameters", parameters, self.offload == "all")
         held.keep("master copies", groups, offloads)
         held.keep("optimizer state", self.moments * groups, offloads)
-        held.keep("gradients", round_up(FP32 * local), offloads)  # grad_partitions_flat_buffer
+        held.keep("gradients", round_up(self._width * local), offloads)  # grad_partitions_flat_buffer
         if offloads:  # of the optimizer, where the last micro-batch copies them
             held.keep("gradients", groups, True)
         held.take("gradient buckets", round_up(FP32 * self.bucket_elements))
@@ -281,7 +104,7 @@ class Zero3Rules:
         elif segment.endswith(BACKWARD):
             while self.call not in trace.early and not trace.multiplies[trace.calls[self.call]]:
                 self._fetch(held)
-            if self.call in trace.early:
+            while self.call in trace.early:
                 self._fetch(held)
                 self._recomputing = trace.calls[self.call - 1]
 
@@ -306,14 +129,6 @@ class Zero3Rules:
         self._release(held)
         self._prefetch(held)
 
-    def _fetch_through(self, held: HeldMemory, weight: int | None = None) -> None:
-        """Call the modules up to that of a weight; None = of the next product."""
-        while True:
-            module = self.trace.modules[self.trace.calls[self.call]]
-            self._fetch(held)
-            if weight in module or (weight is None and any(self.trace.multiplies[at] for at in module)):
-                return
-
     def leave(self, held: HeldMemory, segment: str, layer: int) -> None:
         if segment == "start" and self.trace.places[START]:
             self._release(held)
@@ -326,13 +141,18 @@ class Zero3Rules:
     def begin_product(self, held: HeldMemory, product: Allocation) -> None:
         """Fetch the weight; but the last product of a recomputed layer already has it."""
         trace, before = self.trace, self.call - 1
-        if self._place == START:  # whose weights are there
+        if self._place == START or (
+            self._place == HEAD and trace.head in self._open
+        ):  # whose weights are there
             return
         if self._awaited:
-            if product.bytes in self._awaited:
-                self._awaited.remove(product.bytes)
+            if product.bytes in (0, *self._awaited):
+                self._awaited.remove(product.bytes or self._awaited[0])
             return
         again = self._recomputing
+        if again is not None and self._place in trace.without_last and self._next_product() == again:
+            self._fetch_through(held)
+            before = self.call - 1
         if trace.calls[before] == again and before not in trace.early:
             copies = self._list_copies(again)
             if product.bytes in (0, *copies):  # else its bias
@@ -359,7 +179,7 @@ class Zero3Rules:
     def _await_others(self, copies: list[int], begun: int) -> None:
         self._awaited = copies
         if len(copies) > 1:
-            copies.remove(begun)
+            copies.remove(begun or copies[0])  # a mark has no size
         else:
             copies.clear()
 
@@ -398,10 +218,6 @@ class Zero3Rules:
             *[(weight - first, gathers.index(one)) for weight, one in self._inflight.items()],
             *[(one.waiting, one.is_whole, one.buffer_bytes) for one in gathers],
         )
-
-    def _list_gathers(self) -> list[Gathering]:
-        """Return those in flight, each once."""
-        return [*{id(one): one for one in self._inflight.values()}.values()]
 
     def count_alike(self, calls: int, left: int, period: int) -> int:
         """Return as ProductRules: while fetches look at equal layers only, and the same weights stay after calls."""
@@ -456,6 +272,8 @@ class Zero3Rules:
         copy = 0
         if len(self._filled) > 1 or any(self._size[at] % self.shards for at in self._filled):
             copy = round_up(FP32 * self.shards * sum(self._shard[at] for at in self._filled))
+        if self._width < FP32:  # the bucket has fp32, and this rank's gradients become 16 bits
+            copy += sum(round_up(self._width * self._shard[at]) for at in self._filled)
         norm = 0
         if self.offload != "none":
             part = min(NORM_PART, max((self._shard[at] for at in self._filled), default=0))
@@ -474,6 +292,8 @@ class Zero3Rules:
         if self.offload != "none":  # no norm: reductions take it
             held.keep("other", self.update_copies * largest, True)
         else:
-            for size in (round_up(FP64 * max(self._trained)), (1 + self.update_copies) * largest):
+            before = self._width * largest // FP32 if self._width < FP32 else 0  # flat in 16 bits
+            norm = round_up(FP64 * max(self._trained))
+            for size in (norm, before + largest, (1 + self.update_copies) * largest):
                 held.touch("other", size)
         held.take("gathered", self._persistent_bytes)

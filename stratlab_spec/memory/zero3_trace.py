@@ -45,6 +45,7 @@ class ModuleTrace:
         modules: of each weight, those that are fetched and released with it.
         begins, ends: of each call, the first call of its module, and the one after its last.
         early: calls in the backward pass after which their layer is computed again.
+        without_last: layers that are computed again but for their last product, of which no gradient needs the result.
         next_use: of each call, the next one of the same weight; None = there is none.
         elements, whole_bytes, copied_bytes: of each weight; its bytes in fp32 and in 16 bits.
         weight_of_size: (place, bytes in fp32) -> the first such weight.
@@ -65,6 +66,7 @@ class ModuleTrace:
     places: dict[int, list[int]] = field(default_factory=dict)
     weights: list[Weight] = field(default_factory=list)
     early: set[int] = field(default_factory=set)
+    without_last: set[int] = field(default_factory=set)
     stays: dict[tuple[int, ...], dict[int, bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -170,6 +172,8 @@ class ModuleTrace:
                 back = self._match_copies(back, name + BACKWARD, skipped=is_recomputed * products)
             back = self._join_modules(back)
             first = len(self.modules[back[0]]) if back else 0
+            if is_recomputed and not self.multiplies[back[0]] and self._has_same_module(*back[:2]):
+                first += 1  # its bias comes before
             rows += [(weight, True) for weight in back[:first]]
             if is_recomputed:
                 self.early.update(range(len(rows) - first, len(rows)))
@@ -211,6 +215,9 @@ class ModuleTrace:
         events = self.measured.segments[segment]
         return sum(event.kind == COPY and event.taken and event.bytes in sizes for event in events)
 
+    def _has_same_module(self, one: int, other: int) -> bool:
+        return self.weights[one].name.rpartition(".")[0] == self.weights[other].name.rpartition(".")[0]
+
     def _is_frozen(self, place: int) -> bool:
         """Return whether some weights do not train."""
         return not all(self.weights[at].trains for at in self.places[place])
@@ -236,6 +243,9 @@ class ModuleTrace:
         products = sum(self.multiplies[at] for at in self.places[place])
         forward, backward = (self._count_products(place, segment + each) for each in ("", BACKWARD))
         is_known = backward <= 2 * forward if self._is_frozen(place) else backward in (forward, 2 * forward)
+        if backward == 2 * forward - 1 > forward and not self._is_frozen(place):
+            self.without_last.add(place)
+            is_known = True
         if forward != products or not is_known:
             raise NotRecorded(f"{segment}: {products} products make {forward} and {backward} copies")
         return backward > forward

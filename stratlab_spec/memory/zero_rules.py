@@ -57,6 +57,7 @@ class ZeroRules:
 
     def __post_init__(self) -> None:
         self._every = [*self.first, *chain.from_iterable(self.blocks), *self.last]
+        self._width = self._every[0].element_bytes  # of weights, gradients and buckets
         total = sum(weight.elements for weight in self._every)
         aligned = START_ALIGNMENT * self.shards
         self._share = -(-total // aligned) * aligned // self.shards
@@ -74,7 +75,7 @@ class ZeroRules:
             for weight, at, until in zip(self._every, self._places, self._places[1:], strict=False)
             if at < end and until > start
         ]
-        self._mine_bytes = round_up(FP32 * sum(weight.elements for weight in mine))
+        self._mine_bytes = round_up(self._width * sum(weight.elements for weight in mine))
         self._mine = mine
         self._largest_mine = max((min(weight.elements, self._share) for weight in mine), default=0)
         self._slices: list[list[int]] = []  # of the bucket: (rank whose part it is, elements)
@@ -87,7 +88,7 @@ class ZeroRules:
         self._waiting: list[int] = []  # weights of this segment whose gradients come
 
     def hold_state(self, held: HeldMemory) -> None:
-        held.take("parameters", round_up(FP32 * self._share * self.shards) + self.frozen_bytes)
+        held.take("parameters", round_up(self._width * self._share * self.shards) + self.frozen_bytes)
         held.keep("master copies", round_up(FP32 * self._share), self.offloads)
         held.keep("optimizer state", self.moments * round_up(FP32 * self._share), self.offloads)
         if self.offloads:
@@ -139,7 +140,7 @@ class ZeroRules:
 
     @property
     def _bucket_bytes(self) -> int:
-        return round_up(FP32 * self.bucket_elements)
+        return round_up(self._width * self.bucket_elements)
 
     def take_gradient(self, held: HeldMemory, size: int) -> None:
         held.take("gradients", size)
@@ -225,8 +226,11 @@ class ZeroRules:
         self._slices = []
 
     def _join(self, held: HeldMemory, slices: Sequence[int]) -> None:
-        if len(slices) > 1:
-            held.touch("gradient buckets", round_up(FP32 * sum(slices)))
+        elements = sum(slices)
+        joined = round_up(self._width * elements) if len(slices) > 1 else 0
+        reduced = round_up(FP32 * elements) if self._width < FP32 else 0  # gradients travel in fp32
+        if joined + reduced:
+            held.touch("gradient buckets", joined + reduced)
 
     def update(self, held: HeldMemory) -> None:
         """Take the norm in fp64, one gradient after the other, then one flat copy of this rank's gradients."""
@@ -235,6 +239,8 @@ class ZeroRules:
             held.keep("other", self.update_copies * flat, True)
             return
         held.touch("other", round_up(FP64 * self._largest_mine))
+        if self._width < FP32:  # flat in 16 bits before
+            held.touch("other", round_up(self._width * self._share) + flat)
         held.take("other", flat)
         held.free("gradients", self._mine_bytes)
         held.take("other", self.update_copies * flat)

@@ -27,6 +27,7 @@ from stratlab_spec.models.decoder import FAMILIES
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import read_vit_shape
 from stratlab_spec.models.pictures import Pictures, find_pictures
+from stratlab_spec.settings.config import Config
 from trainer.memory_estimation.rules import read_countable
 from trainer.memory_estimation.timeline import LIBRARIES
 
@@ -38,8 +39,17 @@ TIED = {"llama": (False, True), "qwen2": (False, True), "qwen3": (False, True)}
 
 EXPERTS_PER_TOKEN = {"mixtral": 2, "qwen3_moe": 8, "gpt_oss": 4}
 """Family -> those of its published models: a router's events depend on their number."""
-PRECISIONS = ("bf16", "fp16", "fp32")
-"""The layers of fp16 allocate as those of bf16, which is recorded first."""
+NATIVE = "bf16_native"
+PRECISIONS: tuple[tuple[str, dict[str, bool]], ...] = (
+    ("bf16", {}),
+    ("fp16", {}),
+    ("fp32", {}),
+    ("fp32", {"gathered": True}),
+    (NATIVE, {}),
+    (NATIVE, {"gathered": True}),
+)
+"""With or without the linear layers that stage 3 has where nothing casts. The layers of fp16 allocate as those of bf16,
+which is recorded first. Only DeepSpeed's strategies have NATIVE: one process with 16-bit weights stands for them."""
 RECOMPUTED = ("none", "blocks", "selective")
 
 
@@ -100,34 +110,49 @@ def record_family(family: str, folder: Path) -> Iterator[Recording]:
     """
     row, tied = FAMILIES[family], list_tied(family)
     chosen = {"experts_per_token": EXPERTS_PER_TOKEN[family]} if row.experts else {}
+    plain = {"activation_checkpointing": "none", "packing": True, "windowed": False}
     inside: dict[tuple[Any, ...], Recording] = {}
-    for flavor, precision, lora in product(FLAVORS, PRECISIONS, (False, True)):
+    for flavor, (precision, gathered), lora in product(FLAVORS, PRECISIONS, (False, True)):
         others = precision != "bf16"
-        if others and (lora or row.experts):  # products of experts are counted in bf16 only
+        if others and (lora or (row.experts and precision != NATIVE)):  # products of experts have 16 bits
             continue
-        common = {"flavor": flavor, "precision": precision, "lora": lora, **chosen}
-        plain = {"activation_checkpointing": "none", "packing": True, "windowed": False}
+        if (precision == NATIVE or gathered) and flavor != "whole":
+            continue
+        common = {"flavor": flavor, "precision": precision, "lora": lora, **gathered, **chosen}
+        modes = RECOMPUTED[:2] if lora else RECOMPUTED  # the others are counted where one is asked for
+        # recomputed layers change the ends too, where the stream arrives in the type of the ends
+        apart = lora or precision == NATIVE
         ends = {
-            (shared, chunks): record_decoder(
-                family, {**common, **plain, "tied": shared, "chunks": chunks}, folder
+            (recomputed, shared, chunks): record_decoder(
+                family,
+                {
+                    **common,
+                    **plain,
+                    "activation_checkpointing": recomputed,
+                    "tied": shared,
+                    "chunks": chunks,
+                },
+                folder,
             )
-            for shared, chunks in product(tied, range(1, MOST_CHUNKS + 1))
+            for recomputed, shared, chunks in product(
+                modes if apart else modes[:1], tied, range(1, MOST_CHUNKS + 1)
+            )
         }
         windows = (False, True) if row.scores_kept and not others else (False,)
         packings = (True,) if others else (True, False)
-        for recomputed, packing, windowed in product(RECOMPUTED, packings, windows):
-            if (windowed and not packing) or (lora and recomputed == "selective"):
-                continue  # counted where one is asked for
+        for recomputed, packing, windowed in product(modes, packings, windows):
+            if windowed and not packing:
+                continue
             layers = {"activation_checkpointing": recomputed, "packing": packing, "windowed": windowed}
             key = flavor, lora, *layers.values()
-            if layers == plain and precision != "fp16":
-                inside[key] = ends[tied[0], 1]
-            elif precision != "fp16":
+            known = ends.get((recomputed, tied[0], 1)) if packing and not windowed else None
+            if precision != "fp16":
                 mode = {**common, **layers, "tied": tied[0], "chunks": 1}
-                inside[key] = record_decoder(family, mode, folder)
-            for (shared, chunks), outside in ends.items():
+                inside[key] = known or record_decoder(family, mode, folder)
+            of_mode = recomputed if apart else modes[0]
+            for shared, chunks in product(tied, range(1, MOST_CHUNKS + 1)):
                 settings = {"repeats": True, **common, **layers, "tied": shared, "chunks": chunks}
-                yield join_recordings(settings, inside[key], outside)
+                yield join_recordings(settings, inside[key], ends[of_mode, shared, chunks])
 
 
 def join_recordings(settings: Mapping[str, Any], inside: Recording, outside: Recording) -> Recording:
@@ -154,19 +179,25 @@ def record_decoder(family: str, mode: Mapping[str, Any], folder: Path) -> Record
             "dataset": "metamathqa",
             "model_path": folder,
             "strategy": flavor.strategy,
-            "precision": mode["precision"],
             "packing": str(mode["packing"]).lower(),
             "activation_checkpointing": mode["activation_checkpointing"],
             "global_batch_size": 2 * flavor.ranks * batch["micro_batch_size"],
             **({"lora_rank": 4 * draw.choice([1, 3, 5, 7]), "init": "scratch"} if mode["lora"] else {}),
             **batch,
         }
-        env = {f"TRAINER_{name.upper()}": str(value) for name, value in settings.items()}
-        config = read_countable(env, flavor.ranks, 0, flavor.ranks)
+        config = _read_settings(settings, mode["precision"], flavor.ranks)
         with replaced(chunked_cross_entropy, ROWS_AT_ONCE=piece):
             sizes, _ = decoder_sizes(config, read_shape(config), piece)
-            draws.append(record_step(config, flavor.ranks, sizes, find_pictures(config)))
+            gathered = mode.get("gathered", False)
+            draws.append(record_step(config, flavor.ranks, sizes, find_pictures(config), gathered=gathered))
     return build_recording({"repeats": True, **mode}, draws, alone)
+
+
+def _read_settings(settings: Mapping[str, Any], precision: str, ranks: int) -> Config:
+    """Return the settings; strategies in one process have no NATIVE, so their rules do not see it."""
+    asked = {**settings, "precision": "bf16" if precision == NATIVE else precision}
+    env = {f"TRAINER_{name.upper()}": str(value) for name, value in asked.items()}
+    return read_countable(env, ranks, 0, ranks).model_copy(update={"precision": precision})
 
 
 IMAGES = ("vit", "resnet", "efficientnet", "mobilenet", "vgg")
@@ -176,10 +207,13 @@ IMAGES = ("vit", "resnet", "efficientnet", "mobilenet", "vgg")
 def record_images(family: str) -> Iterator[Recording]:
     """Yield the recordings of a family of image models."""
     modes = product(FLAVORS, PRECISIONS, ("none", "blocks"), (False, True), (False, True))
-    for flavor, precision, recomputed, lora, mixed in modes:
-        if family != "vit" and (recomputed != "none" or lora or precision != "bf16"):
+    for flavor, (precision, gathered), recomputed, lora, mixed in modes:
+        known = RECOMPUTED[:2] if family == "vit" else ("none",)
+        if recomputed not in known or (family != "vit" and (lora or precision not in ("bf16", NATIVE))):
             continue
         if precision != "bf16" and lora:
+            continue
+        if (precision == NATIVE or gathered) and flavor != "whole":
             continue
         yield record_image_model(
             family,
@@ -189,6 +223,7 @@ def record_images(family: str) -> Iterator[Recording]:
                 "activation_checkpointing": recomputed,
                 "lora": lora,
                 "mixed": mixed,
+                **gathered,
             },
         )
 
@@ -203,7 +238,6 @@ def record_image_model(family: str, mode: Mapping[str, Any]) -> Recording:
             "run": "record",
             "dataset": "timm/imagenet-1k",
             "strategy": flavor.strategy,
-            "precision": mode["precision"],
             "activation_checkpointing": mode["activation_checkpointing"],
             "micro_batch_size": draw.choice([3, 5, 7, 9, 11, 13]),
             "augment": "mixup" if mode["mixed"] else "none",
@@ -224,11 +258,11 @@ def record_image_model(family: str, mode: Mapping[str, Any]) -> Recording:
         if mode["lora"]:
             settings |= {"lora_rank": 4 * draw.choice([1, 3, 5, 7]), "init": "scratch"}
         settings["global_batch_size"] = 2 * flavor.ranks * settings["micro_batch_size"]
-        env = {f"TRAINER_{name.upper()}": str(value) for name, value in settings.items()}
-        config = read_countable(env, flavor.ranks, 0, flavor.ranks)
+        config = _read_settings(settings, mode["precision"], flavor.ranks)
         pictures = Pictures(draw.randint(90, 1100), 3)
         sizes = image_sizes(config, read_vit_shape(config), pictures)
-        draws.append(record_step(config, flavor.ranks, sizes, pictures))
+        gathered = mode.get("gathered", False)
+        draws.append(record_step(config, flavor.ranks, sizes, pictures, gathered=gathered))
     return build_recording({"repeats": family == "vit", **mode}, draws, ())
 
 

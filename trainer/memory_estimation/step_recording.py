@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import combinations_with_replacement, product
 from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
@@ -32,12 +34,13 @@ from stratlab_spec.memory.recording import (
 )
 from stratlab_spec.models.pictures import Pictures
 from stratlab_spec.settings.config import Config
+from trainer.distributed.world import Precision
 from trainer.engines import torch_engine
 from trainer.memory_estimation import steps
-from trainer.memory_estimation.steps import build_micro_batch, count_batches
+from trainer.memory_estimation.steps import build_empty_model, build_micro_batch, count_batches
 from trainer.memory_estimation.storages import HALF, StorageWatch, is_on_meta, replaced
 from trainer.memory_estimation.timeline import Label, Storage
-from trainer.models.mixed_precision import is_product_weight
+from trainer.models.mixed_precision import apply_gathered_linears, is_product_weight
 from trainer.models.model_with_loss import Learner
 
 OF_STRATEGY = ("parameters", "gathered", "gradient buckets", "master copies", "optimizer state")
@@ -62,7 +65,7 @@ class RecordingWatch(StorageWatch):
         self._kinds: dict[int, str] = {}
         self._begun: dict[int, int] = {}
         self._weights: set[int] = set()
-        self._products: list[tuple[Storage, list[Storage]]] = []
+        self._products: list[tuple[Storage, list[Storage], list[int]]] = []
         self._marked = -1
         self._kept: set[int] = set()
 
@@ -122,30 +125,30 @@ class RecordingWatch(StorageWatch):
         super().see(tensor, operator, sources)
         if len(self.timeline.events) == events or operator != "_to_copy" or tensor.dtype not in HALF:
             return
-        if self._is_weight(sources[0]):
+        if self._find_weight(sources[0]):
             self._kinds[id(self.timeline.events[-1][1])] = COPY
 
-    def _is_weight(self, source: Any) -> bool:
+    def _find_weight(self, source: Any) -> int:
+        """Return the storage of a weight; 0 = it is none."""
         source = getattr(source, "_local_tensor", source)
         if not isinstance(source, Tensor) or is_on_meta(source):
-            return False
-        return source.untyped_storage()._cdata in self._weights
+            return 0
+        found = source.untyped_storage()._cdata
+        return found if found in self._weights else 0
 
     def _mark_product(self, sources: Any) -> Storage | None:
-        """Return a mark for a product with a weight or with its copy; one for all its results.
-
-        In fp32 there are none: stage 3 has other linear layers there (trainer/models/mixed_precision.py).
-        """
-        if not self.learner or self.learner.products_dtype is None:
+        """Return a mark for a product with a weight or with its copy; one for all its results."""
+        if not self.learner:
             return None
         copies = [found for one in sources if (found := self._find(one)) and id(found) in self._kinds]
         copies = [found for found in copies if self._kinds[id(found)] == COPY]
-        if self._marked == self.operators or not (copies or any(map(self._is_weight, sources))):
+        weights = [number for one in sources if (number := self._find_weight(one))]
+        if self._marked == self.operators or not (copies or weights):
             return None
         self._marked = self.operators
         mark = Storage(Label(self.phase, MARK, "", ()), CAUSES[COPY], final=True)
         self._kinds[id(mark)] = COPY
-        self._products.append((mark, copies))
+        self._products.append((mark, copies, weights))
         return mark
 
     def _settle_marks(self) -> None:
@@ -154,29 +157,40 @@ class RecordingWatch(StorageWatch):
         Others begin before the copies that are made for them, which stay for later ones: these are activations.
         """
         uses: dict[int, list[str]] = {}
-        for mark, copies in self._products:
+        for mark, copies, _ in self._products:
             for one in copies:
                 uses.setdefault(id(one), []).append(mark.label.phase)
         events, at_end = self.timeline.events, len(self.timeline.events)
         begins = {id(one): at for at, (size, one) in reversed([*enumerate(events)]) if size > 0}
         ends = {id(one): at for at, (size, one) in enumerate(events) if size < 0}
         before, moved = 0, {}
-        for mark, copies in self._products:
+        first, multiplied = None, 0  # mark and weight of the last product without copies, in a forward pass
+        for mark, copies, weights in self._products:
             after = ends[id(mark)]
             freed = max((ends.get(id(one), at_end) for one in copies), default=at_end)
             is_brief = all(size < 0 for size, _ in events[after:freed])
             is_brief = is_brief and all(len(uses[id(one)]) == 1 for one in copies)
             # the loss computes its gradient in the forward pass, from the same copy
             is_of_loss = any(uses[id(one)][1:] and {*uses[id(one)]} == {"forward"} for one in copies)
+            if not copies and mark.label.phase == "forward":
+                if first and weights[0] == multiplied:  # of the loss: the first one lasts to the end of all
+                    self._kinds[id(mark)] = NEEDLESS
+                    at = ends[id(first)]
+                    events[at], events[after] = events[after], events[at]
+                    ends[id(first)] = after
+                    continue
+                first, multiplied = mark, weights[0]
+            else:
+                first = None
             if copies and (is_brief or is_of_loss):
                 self._kinds[id(mark)] = NEEDLESS
                 continue
-            first = min((begins[id(one)] for one in copies), default=0)
-            if first > before:
-                moved[id(mark)] = first
+            begun = min((begins[id(one)] for one in copies), default=0)
+            if begun > before:
+                moved[id(mark)] = begun
             self._kept |= {id(one) for one in copies}
             before = after
-        for mark, _ in reversed(self._products):
+        for mark, *_ in reversed(self._products):
             if id(mark) in moved:
                 events.insert(moved[id(mark)], events.pop(begins[id(mark)]))
 
@@ -279,16 +293,27 @@ class RecordedStep:
 
 
 def record_step(
-    config: Config, ranks: int, sizes: Mapping[str, int], pictures: Pictures, rank: int = 0
+    config: Config,
+    ranks: int,
+    sizes: Mapping[str, int],
+    pictures: Pictures,
+    rank: int = 0,
+    gathered: bool = False,
 ) -> RecordedStep:
     """Record one micro-batch of a run; a step must have two.
+
+    Args:
+        gathered: with the linear layers of stage 3.
 
     Raises:
         ConfigError, DataMissing: as `count_batches`.
     """
     watch = RecordingWatch()
     # neither the optimizer's step nor its state changes an activation
-    with replaced(steps, STEPS=1), replaced(torch_engine, step_optimizer=lambda *_: None):
+    with (
+        replaced(steps, STEPS=1, build_empty_model=partial(_build_model, gathered)),
+        replaced(torch_engine, step_optimizer=lambda *_: None),
+    ):
         count_batches([config], ranks, rank, pictures, watch=watch)
     segments = {
         name: [(kind, size, CAUSES.get(kind, one.cause), one.label) for kind, size, one in rows]
@@ -296,6 +321,18 @@ def record_step(
     }
     given = build_micro_batch(config, pictures)
     return RecordedStep(segments, watch.list_weights(), [one.nbytes for one in given], sizes)
+
+
+def _build_model(gathered: bool, config: Config, pictures: Pictures) -> Learner:
+    """Return the run's model; in DeepSpeed's own bf16 as its engines have it."""
+    model = build_empty_model(config, pictures)
+    if gathered:
+        apply_gathered_linears(model)
+    if config.precision == "bf16_native":
+        model.to(torch.bfloat16)
+        cast = Precision("bf16_native").cast_input
+        model.register_forward_pre_hook(lambda _, given: (cast(given[0]), *given[1:]))
+    return model
 
 
 class UnexplainedSize(ValueError):

@@ -1,5 +1,7 @@
 """What DeepSpeed's stages hold in a step of a tiny model whose sizes are whole KiB."""
 
+from dataclasses import replace
+
 import pytest
 
 from stratlab_spec.memory.recording import PLAIN, Allocation, NotRecorded, Recording, Weight
@@ -36,21 +38,24 @@ def measure_tiny(*, recomputed: bool = False):
     return Recording({}, {**ends, "layer": layer}, forward | backward, ["0"]).measure(SIZES)
 
 
+SETTINGS = {
+    "shards": 2,
+    "bucket_elements": 64 * KIB // 4,
+    "persistent_elements": 0,
+    "prefetch_elements": 0,
+    "live_elements": 0,
+    "reuse_elements": 0,
+    "moments": 2,
+    "accumulates": False,
+    "keeps_embedding": True,
+}
+"""Nothing is gathered before its module, or stays."""
+
+
 def hold_zero3(measured=None, layers=LAYERS, **given):
-    """Return the fullest moments of two ranks' windows in KiB. Nothing is gathered before its module, or stays."""
+    """Return the fullest moments of two ranks' windows in KiB."""
     measured = measured or measure_tiny()
-    settings = {
-        "shards": 2,
-        "bucket_elements": 64 * KIB // 4,
-        "persistent_elements": 0,
-        "prefetch_elements": 0,
-        "live_elements": 0,
-        "reuse_elements": 0,
-        "moments": 2,
-        "accumulates": False,
-        "keeps_embedding": True,
-    }
-    rules = Zero3Rules(ModuleTrace(measured, layers), **(settings | given))
+    rules = Zero3Rules(ModuleTrace(measured, layers), **(SETTINGS | given))
     windows = simulate(measured, rules, layers, 1).windows
     return {name: total / KIB for name, (total, _) in windows.items() if name}
 
@@ -137,7 +142,8 @@ def test_what_persists_is_freed_before_the_update():
 def test_hpz_holds_shards_over_the_node_too():
     """Of four ranks two share a node: half of every weight, after its first use."""
     held = HeldMemory()
-    rules = Zero3Rules(ModuleTrace(measure_tiny(), LAYERS), 4, 1024, 0, 0, 0, 0, 2, True, True, node_shards=2)
+    given = SETTINGS | {"shards": 4, "accumulates": True, "node_shards": 2}
+    rules = Zero3Rules(ModuleTrace(measure_tiny(), LAYERS), **given)
     rules.hold_state(held)
     assert held.held["parameters"] / KIB == 448 / 4 + 448 / 2
 
@@ -151,9 +157,7 @@ def test_offloaded_state_is_on_the_host():
     assert (kept["optimizer"], gone["optimizer"]) == (224 + 64, 64)
     assert kept["backward"] - gone["backward"] == 224
     assert kept["backward"] == 224 + 64 + 128 + 64 + 64 + 128 + 128
-    rules = Zero3Rules(
-        ModuleTrace(measure_tiny(), LAYERS), 2, 1024, 0, 0, 0, 0, 2, False, True, offload="all"
-    )
+    rules = Zero3Rules(ModuleTrace(measure_tiny(), LAYERS), **SETTINGS | {"offload": "all"})
     rules.hold_state(held := HeldMemory())
     assert {cause: size / KIB for cause, size in held.host.items()} == {
         "parameters": 224,
@@ -256,7 +260,8 @@ def test_frozen_weights_have_neither_masters_nor_gradients():
 def test_secondary_shards_of_frozen_weights_stay_from_step_to_step():
     held = HeldMemory()
     trace = ModuleTrace(measure_adapters(), LAYERS)
-    Zero3Rules(trace, 4, 1024, 64 * 128, 0, 0, 0, 2, False, True, node_shards=2).hold_state(held)
+    given = SETTINGS | {"shards": 4, "persistent_elements": 64 * 128, "node_shards": 2}
+    Zero3Rules(trace, **given).hold_state(held)
     assert held.held["parameters"] / KIB == 544 / 4 + 448 / 2
 
 
@@ -278,6 +283,34 @@ def test_a_mark_gathers_the_weight_of_a_product_whose_copy_stays():
     found = hold_zero3(measure_kept(), keeps_embedding=False)
     assert found["forward"] == hold_zero3(keeps_embedding=False)["forward"] + 3 * 32
     assert found["backward"] == hold_zero3(keeps_embedding=False)["backward"] + 3 * 32
+
+
+def measure_one_type(*, element_bytes: int = 4):
+    """Return the tiny model where nothing casts: marks around the products."""
+    measured = measure_tiny()
+    for name, events in measured.segments.items():
+        measured.segments[name] = [
+            event._replace(bytes=0 if event.kind == "copy" else event.bytes * element_bytes // 4)
+            for event in events
+        ]
+    for group in measured.weights.values():
+        group[:] = [replace(one, element_bytes=element_bytes) for one in group]
+    return measured
+
+
+def test_a_weight_of_the_products_type_is_gathered_into_its_place():
+    """No buffer and no copy: embedding and head in fp32."""
+    found = hold_zero3(measure_one_type(), casts=False)
+    assert found["forward"] == STATE + 128 + 128
+    assert found["backward"] == STATE + 128 + 128 + 128
+
+
+def test_weights_of_16_bits_have_masters_in_fp32():
+    """Shards and gradients of 112 KiB, masters and two moments of 224; the bucket has fp32."""
+    found = hold_zero3(measure_one_type(element_bytes=2), casts=False)
+    state = 2 * 112 + 3 * 224 + 64
+    assert found["forward"] == state + 64 + 64
+    assert found["optimizer"] == state + 112 + 224  # flat gradients in both types
 
 
 def measure_router(marked: bool):
@@ -333,7 +366,7 @@ def test_a_norm_must_persist():
     trace = ModuleTrace(measure_tiny(), LAYERS)
     trace.weights[1], trace.multiplies[1] = Weight("norm.weight", (128,), False, True), False
     with pytest.raises(NotRecorded, match="norm"):
-        Zero3Rules(trace, 2, 1024, 127, 0, 0, 0, 2, False, True)
+        Zero3Rules(trace, **SETTINGS | {"persistent_elements": 127})
 
 
 def hold_zero1(buckets: int, accumulates: bool = False):
