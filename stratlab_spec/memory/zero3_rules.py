@@ -269,16 +269,17 @@ class Zero3Rules(WeightGathers):
 
         One gradient that the ranks divide evenly needs no copy. With offload its norm follows, in fp64.
         """
-        copy = 0
+        copy = kept = norm = 0
         if len(self._filled) > 1 or any(self._size[at] % self.shards for at in self._filled):
-            copy = round_up(FP32 * self.shards * sum(self._shard[at] for at in self._filled))
+            copy = kept = round_up(FP32 * self.shards * sum(self._shard[at] for at in self._filled))
         if self._width < FP32:  # the bucket has fp32, and this rank's gradients become 16 bits
-            copy += sum(round_up(self._width * self._shard[at]) for at in self._filled)
-        norm = 0
+            kept = sum(round_up(self._width * self._shard[at]) for at in self._filled)
+            wide = round_up(FP32 * self._filled_elements) if self._large else 0  # it was not in the bucket
+            held.touch(cause, copy + wide + kept)
         if self.offload != "none":
             part = min(NORM_PART, max((self._shard[at] for at in self._filled), default=0))
             norm = round_up(FP64 * part)
-        held.touch(cause, copy + norm)
+        held.touch(cause, kept + norm)
         held.free("gradients", self._large)
         self._filled, self._filled_elements, self._large = [], 0, 0
 

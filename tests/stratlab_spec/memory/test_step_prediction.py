@@ -183,7 +183,7 @@ def test_each_setting_is_decided():
 
 REFUSED = [
     *("compile=true", "reduce_dtype=bf16", "accumulate=whole", "prefetch_blocks=2"),
-    "strategy=zero3 precision=fp32",
+    "strategy=zero3 precision=fp32 packing=false",
 ]
 
 

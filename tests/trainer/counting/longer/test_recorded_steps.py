@@ -48,7 +48,7 @@ ZERO = [
     (f"strategy=zeropp {GATHERED}", 4, 2),
     ("strategy=zero2 offload=optimizer", 2, 2),
     ("strategy=zero2 precision=bf16_native reduce_bucket_mib=1 activation_checkpointing=blocks", 3, 1),
-    (f"strategy=zero3 precision=bf16_native {GATHERED}", 2, 2),
+    (f"strategy=zero3 precision=bf16_native {GATHERED}", 2, 1),
     (f"strategy=zero3 precision=fp32 {GATHERED}", 3, 1),
     (f"strategy=zero3 offload=all {GATHERED}", 3, 1),
 ]
@@ -57,7 +57,9 @@ ZERO = [
 def test_the_last_product_of_a_recomputed_layer_may_be_left_out():
     """That of GPT-2 is torch's own, whose result no gradient needs."""
     text = "model=gpt2 model_hidden=192 model_heads=6 model_kv_heads=6 model_intermediate=344 model_vocab=900"
-    text += f" model_layers=4 dataset=metamathqa seq_len=200 micro_batch_size=5 global_batch_size=10 {GATHERED}"
+    text += (
+        f" model_layers=4 dataset=metamathqa seq_len=200 micro_batch_size=5 global_batch_size=10 {GATHERED}"
+    )
     config = make_config(f"{text} strategy=zero3 activation_checkpointing=blocks precision=bf16")
     counted = count(config, 2, 0, find_pictures(config)).peak.total
     predicted, _ = predict_step(config, 2, 2).peak
