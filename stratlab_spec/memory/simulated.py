@@ -122,7 +122,21 @@ def simulate_run(question: Question) -> Simulated:
     """Return the answer to a question whose settings are complete.
 
     Raises:
-        NotRecorded: a setting that no recording has, or a model whose shape is not on this machine.
+        NotRecorded, CannotStart: as `resolve_run`; a setting that no recording has.
+    """
+    found = resolve_run(question)
+    try:
+        found.peak(found.config.micro_batch_size, question.ranks)
+    except DataMissing as failure:  # a name on the hub, without a network
+        raise NotRecorded(str(failure)) from None
+    return found
+
+
+def resolve_run(question: Question) -> Simulated:
+    """Return the run of a question, before its memory is simulated.
+
+    Raises:
+        NotRecorded: a model whose shape is not on this machine.
         CannotStart: the run cannot start.
     """
     fields = Config.model_fields
@@ -150,9 +164,7 @@ def simulate_run(question: Question) -> Simulated:
     except DataMissing as failure:
         raise NotRecorded(str(failure)) from None
     micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
-    found = Simulated(config, question.ranks, per_node, axes, micro_batches, bool(question.global_batch))
-    found.peak(config.micro_batch_size, question.ranks)
-    return found
+    return Simulated(config, question.ranks, per_node, axes, micro_batches, bool(question.global_batch))
 
 
 def _resolve(config: Config, ranks: int, per_node: int) -> Axes:

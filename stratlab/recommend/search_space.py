@@ -1,0 +1,167 @@
+"""List the configurations that come into question, each with its memory and its speed.
+
+    question of a strategy ─▶ layouts ─▶ modes ─▶ micro-batches ─▶ eager and compiled ─▶ Option
+                              shards,    recompu-  powers of two,
+                              degrees    tation,   the largest that
+                                         allowed   fits
+
+Every option has the same global batch. Settings that the user has typed keep their values. What cannot start, or has
+no recorded steps, is kept with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from stratlab.predict import Prediction
+from stratlab.predict.answering import Unknown, answer_one, name_refused
+from stratlab.predict.remedies import DEFAULTS, DEGREES, change_question, list_allowed_changes
+from stratlab.predict.timing import predict_speed
+from stratlab.recommend import COMPILED, RECOMPUTED, ROWS, Option
+from stratlab_spec.memory.extrapolation import Peak
+from stratlab_spec.memory.profiles import Question
+from stratlab_spec.memory.simulated import CannotStart, Simulated, resolve_run
+from stratlab_spec.memory.step_prediction import FLAVORS
+from stratlab_spec.step_time.kernels import Card
+
+VALUES: Mapping[str, tuple[str, ...]] = {
+    RECOMPUTED: ("none", "selective", "blocks"),
+    COMPILED: ("false", "true"),
+}
+"""Searched setting -> its values, the simplest first."""
+SPLITS = (2, 4, 8)
+"""Degrees of a pipeline that are tried."""
+TENSORS = {"2": (1,), "3": SPLITS, "4": SPLITS}
+"""Dimensions of nd -> degrees of tensor parallelism that are tried."""
+COMPILED_TIMES = 1.02
+"""Memory of a compiled run, at most, in units of the same eager run's prediction. Where ranks hold whole weights, their
+copies in 16 bits come on top. All 14 compiled runs in benchmarks/gpu/measured (one rank; ViT-B, ViT-H, Qwen2.5-3B) stay
+below this bound; they took 0.95 to 1.08 of the eager prediction."""
+COPIES = "compiled copies"
+TOO_LARGE = "larger micro-batches leave a step too few of them for the pipeline"
+
+
+@dataclass
+class Searched:
+    """Options, and reason -> runs that are none."""
+
+    options: list[Option] = field(default_factory=list)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+
+    def leave_out(self, reason: str, run: str) -> None:
+        """Keep a run's reason once."""
+        runs = self.left_out.setdefault(reason, [])
+        if run not in runs:
+            runs.append(run)
+
+
+def search(questions: Sequence[Question], card: Card, device_gib: float, allowed: Sequence[str]) -> Searched:
+    """Return all options of these questions, which name their global batch.
+
+    Args:
+        allowed: of remedies.ALLOWED.
+    """
+    found = Searched()
+    for question in questions:
+        for layout in list_layouts(question):
+            for mode in list_modes(layout, allowed):
+                _search_mode(layout, mode, card, device_gib, found)
+    return found
+
+
+def list_layouts(question: Question) -> Iterator[Question]:
+    """Yield the question with every layout of its strategy, unless the user has typed one."""
+    given, typed = question.settings, question.typed
+    if given["strategy"] == "hsdp" and not typed & {"dp_shard", "dp_replicate"}:
+        shards = 2
+        while shards < question.ranks:
+            if question.ranks % shards == 0:
+                yield _rename(question, f"hsdp {shards} shards", {"dp_shard": str(shards)})
+            shards *= 2
+        return
+    yield question
+    if given["strategy"] == "nd" and given.get("dimensions") in TENSORS and not typed & {*DEGREES, "layout"}:
+        tensors = TENSORS[given["dimensions"]]
+        for stages in SPLITS:
+            for tensor in tensors:
+                auto = (stages, tensor) == (SPLITS[0], tensors[0])
+                if not auto and question.ranks % (stages * tensor) == 0 and question.ranks > stages * tensor:
+                    degrees = {"layout": "given", "pp": str(stages), "tp": str(tensor)}
+                    yield _rename(question, f"{question.name} pp{stages} tp{tensor}", degrees)
+
+
+def _rename(question: Question, name: str, settings: Mapping[str, str]) -> Question:
+    return replace(question, name=name, settings={**question.settings, **settings})
+
+
+def list_modes(question: Question, allowed: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield recomputation, and with it the changes that the user allows."""
+    own = {**DEFAULTS, **question.settings}
+    changes: list[Mapping[str, str]] = [{}, *list_allowed_changes(question, own, allowed)]
+    values = (own[RECOMPUTED],) if RECOMPUTED in question.typed else VALUES[RECOMPUTED]
+    for change in changes:
+        yield from ({RECOMPUTED: value, **change} for value in values)
+
+
+def _search_mode(
+    layout: Question, mode: Mapping[str, str], card: Card, device_gib: float, found: Searched
+) -> None:
+    compiled = (layout.settings[COMPILED],) if COMPILED in layout.typed else VALUES[COMPILED]
+    eager = change_question(layout, {**mode, COMPILED: "false"})
+    rows = layout.rows if ROWS in layout.typed else 1
+    answered = answer_one(_with_rows(eager, rows), (), device_gib)
+    if isinstance(answered, Unknown):
+        found.leave_out(answered.reason, layout.name)
+        return
+    for one in [answered] if ROWS in layout.typed else _list_micro_batches(answered):
+        for value in ("false", *(value for value in compiled if value == "true")):
+            asked = _with_rows(change_question(eager, {COMPILED: value}), one.question.rows)
+            try:
+                file = resolve_run(asked)
+            except CannotStart as failure:
+                found.leave_out(_explain(layout, value, name_refused(asked, str(failure))), layout.name)
+                break
+            if value not in compiled:
+                continue
+            known = replace(bound_compiled(one) if value == "true" else one, question=asked)
+            speed = predict_speed(replace(known, file=file), card)
+            chosen = {ROWS: str(asked.rows), **mode, COMPILED: value, **_list_degrees(layout)}
+            found.options.append(Option(known, speed, chosen, at_most=value == "true"))
+
+
+def _explain(layout: Question, compiled: str, refusal: str) -> str:
+    """Return why an option cannot start where its layout and mode can, with micro-batches of one row."""
+    if compiled == "true":
+        return f"compiled: {refusal}"
+    return TOO_LARGE if layout.settings["strategy"] == "nd" else refusal
+
+
+def _with_rows(question: Question, rows: int) -> Question:
+    return replace(question, rows=rows, settings={**question.settings, ROWS: str(rows)})
+
+
+def _list_degrees(layout: Question) -> dict[str, str]:
+    return {name: layout.settings[name] for name in ("layout", *DEGREES) if name in layout.settings}
+
+
+def _list_micro_batches(one: Prediction) -> Iterator[Prediction]:
+    """Yield powers of two of which the same step can be made, the largest number that fits, and the first power of two
+    that does not fit: it shows what memory costs.
+    """
+    step = one.question.global_batch // one.file.share(one.question.ranks)
+    largest = next(iter(rows for rows in range(min(one.largest, step), 0, -1) if step % rows == 0), 0)
+    powers = [1 << power for power in range(step.bit_length()) if step % (1 << power) == 0]
+    above = [rows for rows in powers if rows > one.largest]
+    for rows in sorted({*powers, largest} - {0, *above[1:]}):
+        yield one.with_rows(rows)
+
+
+def bound_compiled(one: Prediction) -> Prediction:
+    """Return the most memory that a compiled run takes, of the prediction of the same eager run."""
+    assert isinstance(one.file, Simulated)
+    more = (COMPILED_TIMES - 1) * one.peak.total
+    if one.file.strategy in FLAVORS["whole"].strategies:
+        more += one.peak.causes.get("parameters", 0) / 2
+    peak = Peak(one.peak.window, one.peak.rank, {**one.peak.causes, COPIES: round(more)})
+    return replace(one, peak=peak, verdict=one.device.judge(peak.total))
