@@ -72,7 +72,7 @@ def recommend(
     Example: stratlab recommend vit_huge --gpu a100-80gb --goal cheapest --epochs 90 --epoch-size 1281167
     """
     from stratlab.commands.run import find_charts, list_charts
-    from stratlab.predict.remedies import ALLOWED
+    from stratlab.predict.remedies import read_allowed
     from stratlab.predict.timing import find_card
     from stratlab.recommend.choice import Aim, choose, explain_choice, find_aim
     from stratlab.recommend.recommendation_screen import (
@@ -87,9 +87,7 @@ def recommend(
     from stratlab.recommend.wanted import list_questions, read_wanted
 
     aim, card = find_aim(goal), find_card(gpu)
-    allowed = [name for name in allow.split(",") if name]
-    if wrong := [name for name in allowed if name not in ALLOWED]:
-        raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)} [SL-predict-allow]")
+    allowed = read_allowed(allow)
     charts = find_charts()
     wanted = read_wanted(model, gpus, data, batch, epochs or 0, settings or (), list_charts(charts))
     questions = list_questions(wanted, gpus, gpus_per_node or 0, fewer=aim is Aim.cheapest)

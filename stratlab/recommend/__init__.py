@@ -17,6 +17,8 @@ from stratlab_spec.memory.prediction import Verdict
 
 ROWS, RECOMPUTED, COMPILED = "micro_batch_size", "activation_checkpointing", "compile"
 
+RECOMPUTATIONS = {"blocks": "blocks recomputed", "selective": "selective recomputation"}
+
 
 @dataclass(frozen=True)
 class Option:
@@ -37,6 +39,21 @@ class Option:
     def run(self) -> str:
         """Return the strategy with its layout, as `hsdp 4 shards`."""
         return self.prediction.question.name
+
+    @property
+    def settings(self) -> str:
+        """Return `micro-batch 4, blocks recomputed, compiled`."""
+        told = [f"micro-batch {self.chosen[ROWS]}"]
+        if self.chosen[RECOMPUTED] != "none":
+            told.append(RECOMPUTATIONS.get(self.chosen[RECOMPUTED], self.chosen[RECOMPUTED]))
+        told += ["compiled"] * (self.chosen[COMPILED] == "true")
+        told += [f"{name}={self.chosen[name]}" for name in ("lora_rank", "offload") if name in self.chosen]
+        return ", ".join(told)
+
+    @property
+    def full_name(self) -> str:
+        """Return `fsdp (micro-batch 4)`."""
+        return f"{self.run} ({self.settings})"
 
     @property
     def strategy(self) -> str:

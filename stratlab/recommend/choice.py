@@ -166,21 +166,14 @@ def find_limit(best: Option, group: Sequence[Option]) -> tuple[Limit | None, str
         gain = 100 * (first.per_s / best.per_s - 1)
         return (
             Limit.memory,
-            f"{name_changes(best, first)} would be {gain:.0f} % faster and needs {first.say_needs()}",
+            f"{first.settings} would be {gain:.0f} % faster and needs {first.say_needs()}",
         )
     idle, exposed = best.speed.idle_pct, best.speed.exposed_pct
     if max(idle, exposed) < SHARE_PCT:
-        return Limit.kernels, f"waits for the host {idle:.0f} %, for the network {exposed:.0f} % of a step"
+        return Limit.kernels, f"host {idle:.0f} %, network {exposed:.0f} % of a step"
     if idle >= exposed:
-        return Limit.host, f"the GPU waits for the host {idle:.0f} % of a step"
-    return Limit.network, f"the GPU waits for the network {exposed:.0f} % of a step"
-
-
-def name_changes(before: Option, after: Option) -> str:
-    """Return the settings in which one option differs from another, as `micro_batch_size=8`."""
-    changed = {name: value for name, value in after.chosen.items() if before.chosen.get(name) != value}
-    gone = [f"without {name}" for name in before.chosen if name not in after.chosen]
-    return ", ".join([*(f"{name}={value}" for name, value in changed.items()), *gone])
+        return Limit.host, f"{idle:.0f} % of a step"
+    return Limit.network, f"{exposed:.0f} % of a step"
 
 
 def _find_settling(
@@ -265,7 +258,11 @@ def _compare(one: Option, taken: Option, aim: Aim) -> str:
         return f"does not fit ({one.say_needs()})"
     if aim is Aim.leanest:
         more = one.prediction.needs_gib - taken.prediction.needs_gib
-        return f"takes {abs(more):.2f} GiB {'more' if more > 0 else 'less'}"
+        return (
+            f"takes {abs(more):.2f} GiB {'more' if more > 0 else 'less'}"
+            if round(more, 2)
+            else "takes as much"
+        )
     if not one.per_s or not taken.per_s:
         return "has no known time"
     gain = 100 * (one.per_s / taken.per_s - 1)

@@ -17,19 +17,20 @@ from stratlab.predict.answering import CODE
 from stratlab.predict.prediction_report import UNFIT
 from stratlab.predict.timing import TIE_PCT, Speed
 from stratlab.progress import build_lines
-from stratlab.recommend import COMPILED, RECOMPUTED, ROWS, Option
+from stratlab.recommend import Option
 from stratlab.recommend.choice import Aim, Recommendation
 from stratlab.recommend.search_space import Searched
 from stratlab.recommend.start_files import StartFiles, name_chart
 from stratlab.wording import format_count
+from stratlab_spec.settings.wording import as_text
 
 MOST_RUNNERS = 6
 MOST_REASONS = 6
 MOST_NAMES = 4
 REASON_LETTERS = 110
 TRUST = (
-    "times come from constants of the card, not from a measurement of this machine: middle of a band, which is in "
-    "brackets. Several GPUs are not confirmed (docs/predict.md)"
+    "middle of a band, in brackets; from constants of the card, this machine is not measured, and several GPUs are not "
+    "confirmed (docs/predict.md)"
 )
 
 
@@ -55,35 +56,19 @@ class Training:
         return hours * (1 + (low + high) / 200), hours * (1 + low / 100), hours * (1 + high / 100)
 
 
-def describe_settings(one: Option) -> str:
-    """Return `micro-batch 4, blocks recomputed, compiled`."""
-    chosen = one.chosen
-    told = [f"micro-batch {chosen[ROWS]}"]
-    if chosen[RECOMPUTED] != "none":
-        told.append(f"{RECOMPUTED}={chosen[RECOMPUTED]}")
-    told += [COMPILED] * (chosen[COMPILED] == "true")
-    told += [f"{name}={chosen[name]}" for name in ("lora_rank", "offload") if name in chosen]
-    return ", ".join(told)
-
-
-def name_option(one: Option) -> str:
-    """Return `fsdp (micro-batch 4)`."""
-    return f"{one.run} ({describe_settings(one)})"
-
-
 def build_answer_screen(
     found: Recommendation, start: StartFiles, training: Training, searched: Searched
 ) -> Group:
     """Return the recommendation for a terminal."""
     taken = found.taken
     title = Text(
-        f"{found.aim.capitalize()}: {name_option(taken)} on {format_count(taken.gpus, 'GPU')}", style="bold"
+        f"{found.aim.capitalize()}: {taken.full_name} on {format_count(taken.gpus, 'GPU')}", style="bold"
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("field", "value", "why"):
         table.add_column(name, overflow="fold")
     for name, value, reason in start.fields:
-        table.add_row(name, str(value), reason)
+        table.add_row(name, as_text(value), reason)
     told = [*say_expected(found, training)]
     lines = [("" if number else "Expected", line) for number, line in enumerate(told)]
     lines += [("Tie", _say_tie(found))] if len(found.tied) > 1 else []
@@ -97,9 +82,7 @@ def build_answer_screen(
 def list_heading(found: Recommendation, training: Training, card: str) -> list[str]:
     """Return comments above the values."""
     taken = found.taken
-    first = (
-        f"stratlab recommend: {found.aim} on {format_count(taken.gpus, 'GPU')} {card}: {name_option(taken)}"
-    )
+    first = f"stratlab recommend: {found.aim} on {format_count(taken.gpus, 'GPU')} {card}: {taken.full_name}"
     return [first, *say_expected(found, training), TRUST]
 
 
@@ -113,7 +96,7 @@ def say_none(searched: Searched) -> str:
     elif options:
         least = min(options, key=lambda one: one.prediction.needs_gib)
         first = (
-            f"None of {len(options)} options fits. {name_option(least)} needs least, {least.say_needs()}. Use more or "
+            f"None of {len(options)} options fits. {least.full_name} needs least, {least.say_needs()}. Use more or "
             "larger GPUs, --allow lora,offload, or the changes of `stratlab predict`"
         )
     else:
@@ -163,7 +146,7 @@ def _say_tie(found: Recommendation) -> str:
         Aim.cheapest: f"less than {TIE_PCT} % apart in price",
     }[found.aim]
     first = "the simplest one" if found.aim is Aim.fastest else "the fastest and simplest one"
-    return f"{_list_names([name_option(one) for one in runs.values()])}: {rule}; {first} is taken"
+    return f"{_list_names([one.full_name for one in runs.values()])}: {rule}; {first} is taken"
 
 
 def _build_runners(found: Recommendation) -> Table:
@@ -178,7 +161,7 @@ def _build_runners(found: Recommendation) -> Table:
         )
     for each in found.runners[:MOST_RUNNERS]:
         one = each.option
-        row = [one.run, *[str(one.gpus)] * several, describe_settings(one)]
+        row = [one.run, *[str(one.gpus)] * several, one.settings]
         row.append(f"{'<= ' * one.at_most}{one.prediction.needs_gib:.2f}")
         row.append(f"{one.per_s:,.0f}" if one.per_s else "not known")
         limit = f"{each.limit}: {each.why}" if each.limit else each.why

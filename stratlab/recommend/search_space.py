@@ -20,6 +20,7 @@ from stratlab.predict.remedies import DEFAULTS, DEGREES, change_question, list_a
 from stratlab.predict.timing import predict_speed
 from stratlab.recommend import COMPILED, RECOMPUTED, ROWS, Option
 from stratlab_spec.memory.extrapolation import Peak
+from stratlab_spec.memory.prediction import Verdict
 from stratlab_spec.memory.profiles import Question
 from stratlab_spec.memory.simulated import CannotStart, Simulated, resolve_run
 from stratlab_spec.memory.step_prediction import FLAVORS
@@ -109,52 +110,64 @@ def _search_mode(
 ) -> None:
     compiled = (layout.settings[COMPILED],) if COMPILED in layout.typed else VALUES[COMPILED]
     eager = change_question(layout, {**mode, COMPILED: "false"})
-    rows = layout.rows if ROWS in layout.typed else 1
-    answered = answer_one(_with_rows(eager, rows), (), device_gib)
+    fixed = ROWS in layout.typed
+    answered = answer_one(_with_rows(eager, layout.rows if fixed else 1), (), device_gib)
     if isinstance(answered, Unknown):
         found.leave_out(answered.reason, layout.name)
         return
-    for one in [answered] if ROWS in layout.typed else _list_micro_batches(answered):
-        for value in ("false", *(value for value in compiled if value == "true")):
-            asked = _with_rows(change_question(eager, {COMPILED: value}), one.question.rows)
+    for one in [answered] if fixed else _list_micro_batches(answered, layout, found):
+        if "false" in compiled:
+            found.options.append(_build_option(one, one, layout, mode, card))
+        if "true" in compiled:
+            asked = change_question(one.question, {COMPILED: "true"})
             try:
                 file = resolve_run(asked)
             except CannotStart as failure:
-                found.leave_out(_explain(layout, value, name_refused(asked, str(failure))), layout.name)
-                break
-            if value not in compiled:
+                found.leave_out(f"when compiled: {name_refused(asked, str(failure))}", layout.name)
                 continue
-            known = replace(bound_compiled(one) if value == "true" else one, question=asked)
-            speed = predict_speed(replace(known, file=file), card)
-            chosen = {ROWS: str(asked.rows), **mode, COMPILED: value, **_list_degrees(layout)}
-            found.options.append(Option(known, speed, chosen, at_most=value == "true"))
+            timed = replace(one, question=asked, file=file)
+            found.options.append(
+                _build_option(replace(bound_compiled(one), question=asked), timed, layout, mode, card)
+            )
 
 
-def _explain(layout: Question, compiled: str, refusal: str) -> str:
-    """Return why an option cannot start where its layout and mode can, with micro-batches of one row."""
-    if compiled == "true":
-        return f"compiled: {refusal}"
-    return TOO_LARGE if layout.settings["strategy"] == "nd" else refusal
+def _build_option(
+    known: Prediction, timed: Prediction, layout: Question, mode: Mapping[str, str], card: Card
+) -> Option:
+    """Return an option whose memory and whose time come from two predictions, as for a compiled run."""
+    value = known.question.settings[COMPILED]
+    degrees = {name: layout.settings[name] for name in ("layout", *DEGREES) if name in layout.settings}
+    chosen = {ROWS: str(known.question.rows), **mode, COMPILED: value, **degrees}
+    return Option(known, predict_speed(timed, card), chosen, at_most=value == "true")
 
 
 def _with_rows(question: Question, rows: int) -> Question:
     return replace(question, rows=rows, settings={**question.settings, ROWS: str(rows)})
 
 
-def _list_degrees(layout: Question) -> dict[str, str]:
-    return {name: layout.settings[name] for name in ("layout", *DEGREES) if name in layout.settings}
+def _list_micro_batches(one: Prediction, layout: Question, found: Searched) -> Iterator[Prediction]:
+    """Yield micro-batches of which the same step can be made: powers of two and the largest number that fits, and the
+    smallest one that does not fit, which shows what memory costs.
 
-
-def _list_micro_batches(one: Prediction) -> Iterator[Prediction]:
-    """Yield powers of two of which the same step can be made, the largest number that fits, and the first power of two
-    that does not fit: it shows what memory costs.
+    Each has a run of its own: a step of one micro-batch accumulates no gradients.
     """
     step = one.question.global_batch // one.file.share(one.question.ranks)
-    largest = next(iter(rows for rows in range(min(one.largest, step), 0, -1) if step % rows == 0), 0)
+    largest = next((rows for rows in range(min(one.largest, step), 0, -1) if step % rows == 0), 1)
     powers = [1 << power for power in range(step.bit_length()) if step % (1 << power) == 0]
-    above = [rows for rows in powers if rows > one.largest]
-    for rows in sorted({*powers, largest} - {0, *above[1:]}):
-        yield one.with_rows(rows)
+    too_large = False
+    for rows in sorted({*powers, largest}):
+        asked = _with_rows(one.question, rows)
+        try:
+            file = resolve_run(asked)
+        except CannotStart as failure:
+            refusal = name_refused(asked, str(failure))
+            found.leave_out(TOO_LARGE if layout.settings["strategy"] == "nd" else refusal, layout.name)
+            continue
+        known = replace(one, question=asked, file=file).with_rows(rows)
+        fits = known.verdict is Verdict.FITS
+        if fits or not too_large:
+            yield known
+        too_large |= not fits
 
 
 def bound_compiled(one: Prediction) -> Prediction:

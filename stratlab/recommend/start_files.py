@@ -28,7 +28,6 @@ from stratlab.run_settings import SETTINGS
 from stratlab_spec.layout.nd_layout import resolve_layout
 from stratlab_spec.memory.simulated import Simulated
 from stratlab_spec.models.decoder_config import read_shape
-from stratlab_spec.settings.fields import MODELS
 from stratlab_spec.settings.wording import as_text
 
 NAMED = {"model", "model_path", "strategy", *OF_DATA, ROWS, BATCH, "dimensions"}
@@ -64,10 +63,11 @@ def build_request(one: Option, wanted: Wanted) -> RunRequest:
     }
     found = find_model(wanted.model)
     model = found.settings.get("model", wanted.model)
-    if "/" in wanted.model and "model" in found.settings:  # a name on the hub
-        model = wanted.model
-        if found.shape and model not in MODELS:  # the data may be the user's own
-            settings["task"] = "text"
+    if "/" in wanted.model and "model" in found.settings:  # a name on the hub, whose weights are meant
+        settings.setdefault("init", "pretrained")
+        if found.origin:  # not the preset's own
+            model = wanted.model
+            settings |= {"task": "text"} if found.shape else {}
     return RunRequest(
         model=model,
         strategies=name_chart(one),
@@ -186,7 +186,7 @@ class StartFiles:
     def list_commands(self, values: Path | None, sweep: Path | None) -> list[str]:
         """Return the lines that start the run, and the runs that settle the order."""
         chart = name_chart(self.found.taken)
-        file = shlex.quote(str(values)) if values else "FILE"
+        file = shlex.quote(str(values)) if values else "FILE   # --out FILE writes it"
         found = [f"helm install {chart} {self.charts / chart} --values {file}", self.run_line]
         return [*found, *([f"stratlab sweep {shlex.quote(str(sweep))}"] if sweep else [])]
 

@@ -49,7 +49,7 @@ def read_wanted(
     settings: Sequence[str],
     charts: Sequence[str],
 ) -> Wanted:
-    """Return what is asked, with a batch of at least GLOBAL_BATCH samples if none is given.
+    """Return what is asked. Without a batch each GPU has a power of two, of GLOBAL_BATCH samples or more in all.
 
     Raises:
         UserError: an unknown model, setting or data, one that is given twice, or a batch that GPUs cannot share.
@@ -76,7 +76,7 @@ def read_wanted(
     return Wanted(
         model,
         data,
-        batch or gpus * math.ceil(GLOBAL_BATCH / gpus),
+        batch or gpus << max(0, math.ceil(math.log2(GLOBAL_BATCH / gpus))),
         epochs,
         [f"{name}={value}" for name, value in {**counted, **place}.items()],
         further,
