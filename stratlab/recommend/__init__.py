@@ -27,13 +27,11 @@ class Option:
     Attributes:
         speed: or why it is not known.
         chosen: setting that the search chose -> its value.
-        at_most: its memory is an upper bound.
     """
 
     prediction: Prediction
     speed: Speed | str
     chosen: Mapping[str, str]
-    at_most: bool = False
 
     @property
     def run(self) -> str:
@@ -78,5 +76,5 @@ class Option:
         return self.gpus / self.per_s / 3600 * 1e6
 
     def say_needs(self) -> str:
-        """Return `18.21 of 24 GiB`, or `<= 18.21 of 24 GiB`."""
-        return f"{'<= ' * self.at_most}{self.prediction.say_needs()}"
+        """Return `18.21 of 24 GiB`, or `<= 18.21 of 24 GiB` for an upper bound."""
+        return self.prediction.say_needs()

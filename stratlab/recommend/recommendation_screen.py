@@ -162,7 +162,7 @@ def _build_runners(found: Recommendation) -> Table:
     for each in found.runners[:MOST_RUNNERS]:
         one = each.option
         row = [one.run, *[str(one.gpus)] * several, one.settings]
-        row.append(f"{'<= ' * one.at_most}{one.prediction.needs_gib:.2f}")
+        row.append(one.prediction.show(one.prediction.needs_gib))
         row.append(f"{one.per_s:,.0f}" if one.per_s else "not known")
         limit = f"{each.limit}: {each.why}" if each.limit else each.why
         table.add_row(*row, limit, style="" if one.fits else "dim")
@@ -229,7 +229,7 @@ def describe_option(one: Option, training: Training) -> dict[str, Any]:
         "settings": dict(one.chosen),
         "verdict": str(one.prediction.verdict),
         "on_device_gib": round(one.prediction.needs_gib, 4),
-        "at_most": one.at_most,
+        "at_most": one.prediction.is_upper_bound,
         "speed": speed.as_dict(training.per_gpu_hour) if isinstance(speed, Speed) else None,
         **({} if isinstance(speed, Speed) else {"speed_unknown": speed}),
         **({"hours": [round(each, 4) for each in hours]} if hours else {}),

@@ -1,9 +1,9 @@
 """List the configurations that come into question, each with its memory and its speed.
 
-    question of a strategy ─▶ layouts ─▶ modes ─▶ micro-batches ─▶ eager and compiled ─▶ Option
-                              shards,    recompu-  powers of two,
-                              degrees    tation,   the largest that
-                                         allowed   fits
+    question of a strategy ─▶ layouts ─▶ modes ─▶ micro-batches ─▶ Option
+                              shards,    recomputation,  powers of two,
+                              degrees    compilation,    the largest
+                                         allowed ones    that fits
 
 Every option has the same global batch. Settings that the user has typed keep their values. What cannot start, or has
 no recorded steps, is kept with its reason.
@@ -11,6 +11,7 @@ no recorded steps, is kept with its reason.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,11 +20,9 @@ from stratlab.predict.answering import Unknown, answer_one, name_refused
 from stratlab.predict.remedies import DEFAULTS, DEGREES, change_question, list_allowed_changes
 from stratlab.predict.timing import predict_speed
 from stratlab.recommend import COMPILED, RECOMPUTED, ROWS, Option
-from stratlab_spec.memory.extrapolation import Peak
 from stratlab_spec.memory.prediction import Verdict
 from stratlab_spec.memory.profiles import Question
-from stratlab_spec.memory.simulated import CannotStart, Simulated, resolve_run
-from stratlab_spec.memory.step_prediction import FLAVORS
+from stratlab_spec.memory.simulated import CannotStart, resolve_run
 from stratlab_spec.step_time.kernels import Card
 
 VALUES: Mapping[str, tuple[str, ...]] = {
@@ -35,11 +34,6 @@ SPLITS = (2, 4, 8)
 """Degrees of a pipeline that are tried."""
 TENSORS = {"2": (1,), "3": SPLITS, "4": SPLITS}
 """Dimensions of nd -> degrees of tensor parallelism that are tried."""
-COMPILED_TIMES = 1.02
-"""Memory of a compiled run, at most, in units of the same eager run's prediction. Where ranks hold whole weights, their
-copies in 16 bits come on top. All 14 compiled runs in benchmarks/gpu/measured (one rank; ViT-B, ViT-H, Qwen2.5-3B) stay
-below this bound; they took 0.95 to 1.08 of the eager prediction."""
-COPIES = "compiled copies"
 TOO_LARGE = "larger micro-batches leave a step too few of them for the pipeline"
 
 
@@ -97,48 +91,30 @@ def _rename(question: Question, name: str, settings: Mapping[str, str]) -> Quest
 
 
 def list_modes(question: Question, allowed: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield recomputation, and with it the changes that the user allows."""
+    """Yield recomputation, compilation, and with them the changes that the user allows."""
     own = {**DEFAULTS, **question.settings}
     changes: list[Mapping[str, str]] = [{}, *list_allowed_changes(question, own, allowed)]
-    values = (own[RECOMPUTED],) if RECOMPUTED in question.typed else VALUES[RECOMPUTED]
+    values = [(own[name],) if name in question.typed else VALUES[name] for name in (RECOMPUTED, COMPILED)]
     for change in changes:
-        yield from ({RECOMPUTED: value, **change} for value in values)
+        for recomputed, compiled in itertools.product(*values):
+            yield {RECOMPUTED: recomputed, **change, COMPILED: compiled}
 
 
 def _search_mode(
     layout: Question, mode: Mapping[str, str], card: Card, device_gib: float, found: Searched
 ) -> None:
-    compiled = (layout.settings[COMPILED],) if COMPILED in layout.typed else VALUES[COMPILED]
-    eager = change_question(layout, {**mode, COMPILED: "false"})
     fixed = ROWS in layout.typed
-    answered = answer_one(_with_rows(eager, layout.rows if fixed else 1), (), device_gib)
+    answered = answer_one(
+        _with_rows(change_question(layout, mode), layout.rows if fixed else 1), (), device_gib
+    )
     if isinstance(answered, Unknown):
-        found.leave_out(answered.reason, layout.name)
+        when = "when compiled: " if mode[COMPILED] == "true" else ""
+        found.leave_out(f"{when}{answered.reason}", layout.name)
         return
-    for one in [answered] if fixed else _list_micro_batches(answered, layout, found):
-        if "false" in compiled:
-            found.options.append(_build_option(one, one, layout, mode, card))
-        if "true" in compiled:
-            asked = change_question(one.question, {COMPILED: "true"})
-            try:
-                file = resolve_run(asked)
-            except CannotStart as failure:
-                found.leave_out(f"when compiled: {name_refused(asked, str(failure))}", layout.name)
-                continue
-            timed = replace(one, question=asked, file=file)
-            found.options.append(
-                _build_option(replace(bound_compiled(one), question=asked), timed, layout, mode, card)
-            )
-
-
-def _build_option(
-    known: Prediction, timed: Prediction, layout: Question, mode: Mapping[str, str], card: Card
-) -> Option:
-    """Return an option whose memory and whose time come from two predictions, as for a compiled run."""
-    value = known.question.settings[COMPILED]
     degrees = {name: layout.settings[name] for name in ("layout", *DEGREES) if name in layout.settings}
-    chosen = {ROWS: str(known.question.rows), **mode, COMPILED: value, **degrees}
-    return Option(known, predict_speed(timed, card), chosen, at_most=value == "true")
+    for one in [answered] if fixed else _list_micro_batches(answered, layout, found):
+        chosen = {ROWS: str(one.question.rows), **mode, **degrees}
+        found.options.append(Option(one, predict_speed(one, card), chosen))
 
 
 def _with_rows(question: Question, rows: int) -> Question:
@@ -168,13 +144,3 @@ def _list_micro_batches(one: Prediction, layout: Question, found: Searched) -> I
         if fits or not too_large:
             yield known
         too_large |= not fits
-
-
-def bound_compiled(one: Prediction) -> Prediction:
-    """Return the most memory that a compiled run takes, of the prediction of the same eager run."""
-    assert isinstance(one.file, Simulated)
-    more = (COMPILED_TIMES - 1) * one.peak.total
-    if one.file.strategy in FLAVORS["whole"].strategies:
-        more += one.peak.causes.get("parameters", 0) / 2
-    peak = Peak(one.peak.window, one.peak.rank, {**one.peak.causes, COPIES: round(more)})
-    return replace(one, peak=peak, verdict=one.device.judge(peak.total))

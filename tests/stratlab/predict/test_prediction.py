@@ -63,7 +63,7 @@ def test_what_fits_is_told_and_what_does_not_with_its_cause_and_what_to_try():
         {"memory_forecast": "false"},
         {"mode": "evaluate"},
         {"micro_batch_size": "many"},
-        {"compile": "true"},
+        {"reduce_dtype": "bf16"},
         {"model": "cnn"},
     ],
 )

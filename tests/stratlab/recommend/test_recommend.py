@@ -11,6 +11,7 @@ from stratlab.helm import find_helm
 from stratlab.predict.answering import answer_one
 from stratlab.predict.asking import ask_of_charts
 from stratlab.recommend.choice import SETTLING
+from stratlab.recommend.wanted import read_wanted
 from stratlab.sweep.definition import read_sweep
 from stratlab.sweep.planned_release import build_sweep_plan
 from tests.codes import find_codes
@@ -104,6 +105,11 @@ def test_every_field_of_the_values_has_a_reason(call):
     assert all(
         " # " in line for line in values.read_text().partition("run:\n")[2].splitlines() if ": " in line
     )
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [(8, 64), (6, 96), (128, 128)])
+def test_a_batch_that_is_not_given_leaves_each_gpu_a_power_of_two(gpus, batch):
+    assert read_wanted("gpt2", gpus, "", None, 0, (), ()).batch == batch
 
 
 def test_a_model_of_a_folder_is_named_by_its_path(call, tmp_path):
