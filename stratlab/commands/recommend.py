@@ -50,7 +50,7 @@ def recommend(
     ] = None,
     allow: Annotated[
         str,
-        typer.Option(metavar="NAMES", help="Also search: lora (trains adapters alone), offload, or both."),
+        typer.Option(metavar="NAMES", help="Also search: lora (trains adapters only), offload, or both."),
     ] = "",
     gpus_per_node: Annotated[int | None, typer.Option(min=1, help="GPUs of a node; 8 if left out.")] = None,
     out: Annotated[
