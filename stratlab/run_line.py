@@ -131,7 +131,7 @@ def build_run_line(request: RunRequest, charts: Sequence[str], *, local_gpus: in
     gpus = request.gpus or _whole(parts.pop(PROCESSES, ""), PROCESSES)
     world, processes = _divide(gpus, nodes or 1, strategies, local_gpus, notes)
     config = _name_model(request.model, notes)
-    config |= _name_data(request.data, config, parts, notes)
+    config |= _find_data(request.data, config, parts, notes)
     if config.get("model") in TEXT_HUB_IDS and (request.data or "lora" in strategies):
         config["init"] = "pretrained"
         notes.append(PRETRAINED)
@@ -280,22 +280,31 @@ def _is_text(config: Mapping[str, str]) -> bool:
     )
 
 
-def _name_data(
+def _find_data(
     data: str, config: Mapping[str, str], parts: Mapping[str, str], notes: list[str]
 ) -> dict[str, str]:
-    if data and (path := Path(data).expanduser()).exists():
-        return {"dataset_path": str(path.resolve())}
-    if data.startswith(ON_VOLUME):
-        return {"dataset_path": data}
-    if data.startswith(("/", "./", "../", "~")):
-        raise UserError(f"--data {data}: no such file or folder [SL-run-no-data]")
     if data:
-        return {"dataset": data}
+        return name_data(data)
     if parts.get("dataset") or parts.get("dataset_path"):
         return {}
     built_in = DATA["text" if _is_text({**config, **parts}) else "image"]
     notes.append(f"data: {built_in}, which is built in; --data PATH takes your own")
     return {"dataset": built_in}
+
+
+def name_data(data: str) -> dict[str, str]:
+    """Return the setting of data: a path here or on the results volume, or the name of a data set.
+
+    Raises:
+        UserError: a path that does not exist.
+    """
+    if (path := Path(data).expanduser()).exists():
+        return {"dataset_path": str(path.resolve())}
+    if data.startswith(ON_VOLUME):
+        return {"dataset_path": data}
+    if data.startswith(("/", "./", "../", "~")):
+        raise UserError(f"--data {data}: no such file or folder [SL-run-no-data]")
+    return {"dataset": data}
 
 
 def _size_batch(

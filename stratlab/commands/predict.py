@@ -111,7 +111,7 @@ def predict(
     from stratlab.predict.answering import Unknown, answer, look_up
     from stratlab.predict.asking import ask_of_charts, ask_of_model
     from stratlab.predict.counting import find_cache
-    from stratlab.predict.remedies import ALLOWED
+    from stratlab.predict.remedies import read_allowed
     from stratlab.predict.timing import find_card, predict_speeds
     from stratlab_spec.memory.prediction import Verdict
     from stratlab_spec.memory.profiles import BadOperationsFile, read_operations
@@ -147,9 +147,7 @@ def predict(
         raise UserError("--price-per-gpu-hour: only with --gpu NAME [SL-price-without-gpu]")
     if device_gib is None:
         device_gib = card.memory_gib if card else DEVICE_GIB
-    allowed = [name for name in allow.split(",") if name]
-    if wrong := [name for name in allowed if name not in ALLOWED]:
-        raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)} [SL-predict-allow]")
+    allowed = read_allowed(allow)
     files = list(read_operations([operations] if operations else [], refuse))
     cache = find_cache()
     counted = list(

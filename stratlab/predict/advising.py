@@ -188,7 +188,7 @@ def find_fewest(
     best = one.remedy if one else best
     settings = {**DEFAULTS, **question.settings}
     light = [{}, *list_light_changes(settings)]
-    sizes = [*_list_sizes(question, best.question.ranks if best else MOST_FEWEST + 1)]
+    sizes = [*list_sizes(question, best.question.ranks if best else MOST_FEWEST + 1)]
     experts = max(map(_count_experts, answers), default=0)
     for gpus in sizes:
         runs = [
@@ -214,7 +214,7 @@ def _say_on(question: Question, found: Prediction) -> str:
     return say_remedy(replace(_forget_strategy(question), ranks=found.question.ranks), found)
 
 
-def _list_sizes(question: Question, end: int) -> Iterator[int]:
+def list_sizes(question: Question, end: int) -> Iterator[int]:
     """Yield numbers of GPUs below `end`: powers of two, above a node so many full nodes."""
     gpus, node = 1, question.per_node or end
     while gpus < end:

@@ -90,7 +90,7 @@ def answer(
         UserError: the trainer rejects all of them.
     """
     known = list(counted)
-    found = [_answer(question, files, device_gib, known) for question in questions]
+    found = [answer_one(question, files, device_gib, known) for question in questions]
     if cache is not None:
         _count(found, known, device_gib, cache)
     refused = [one for one in found if isinstance(one, Unknown) and one.verdict == CANNOT_START]
@@ -136,7 +136,7 @@ def look_up(
     def look(question: Question) -> Prediction | str:
         key = repr((sorted(question.settings.items()), question.ranks, question.rows, question.per_node))
         if key not in known:
-            found = _answer(question, files, device_gib, counted)
+            found = answer_one(question, files, device_gib, counted)
             known[key] = found if isinstance(found, Prediction) else found.verdict
         return known[key]
 
@@ -153,7 +153,7 @@ def _count(
     began = time.monotonic()
     for done, place in enumerate(asked):
         question = found[place].question
-        if isinstance(again := _answer(question, (), device_gib, files), Prediction):
+        if isinstance(again := answer_one(question, (), device_gib, files), Prediction):
             found[place] = again
             continue
         left = (time.monotonic() - began) / done * (len(asked) - done) if done else 0
@@ -192,7 +192,7 @@ def find_size_refusal(settings: Mapping[str, str]) -> str:
     return CODE.sub("", spell_options("; ".join(problems), {name: name for name in sizes}))
 
 
-def _answer(
+def answer_one(
     question: Question,
     files: Sequence[OperationsFile],
     device_gib: float,
@@ -207,17 +207,17 @@ def _answer(
     try:
         return predict(question, file or simulate_run(question), device_gib)
     except CannotStart as failure:
-        return Unknown(question, _name_settings(question, str(failure)), CANNOT_START)
+        return Unknown(question, name_refused(question, str(failure)), CANNOT_START)
     except NotRecorded as failure:
         if file := find_operations(counted, question):
             return predict(question, file, device_gib)
         return Unknown(
             question,
-            f"no recorded steps for {_name_settings(question, str(failure))} [SL-predict-unrecorded]",
+            f"no recorded steps for {name_refused(question, str(failure))} [SL-predict-unrecorded]",
         )
 
 
-def _name_settings(question: Question, told: str) -> str:
+def name_refused(question: Question, told: str) -> str:
     """Return a sentence about settings with their names as the user types them."""
     return name_settings(told) if question.whole else VARIABLE.sub(lambda found: found[1].lower(), told)
 
@@ -243,7 +243,7 @@ def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> 
         return ""
     folders = [results / FOLDER] if results else []
     files = list(read_operations(folders, lambda wrong: None))  # pods log them, and continue in the same way
-    one = _answer(question, files, DEVICE_GIB)
+    one = answer_one(question, files, DEVICE_GIB)
     if isinstance(one, Unknown):
         return ""
     found = complete(one, look_up(files, DEVICE_GIB))

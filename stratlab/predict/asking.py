@@ -229,22 +229,32 @@ def _name_layout(strategy: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read_settings(settings: Sequence[str]) -> dict[str, str]:
-    found = {}
+    found, others = split_settings(settings)
+    for name, value in others.items():
+        raise UserError(
+            f"--set {name}={value}: memory does not depend on {name}; leave it out [SL-set-no-memory]"
+        )
+    return found
+
+
+def split_settings(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return settings on which memory depends, and others.
+
+    Raises:
+        UserError: an unknown setting, or a value that it cannot have.
+    """
+    found: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for text in settings:
         name, equals, value = text.removeprefix(OF_CHARTS).partition("=")
         if not equals:
             raise UserError(f"--set {text}: expected name=value [SL-set-no-value]")
-        if name in SETTINGS and name not in (*COUNTED, *OF_DATA):
-            raise UserError(
-                f"--set {text}: memory does not depend on {name}; leave it out [SL-set-no-memory]"
-            )
         if name not in SETTINGS:
             place = "that `python -m trainer.settings --schema` lists"
             allowed = name_allowed(name, sorted(SETTINGS), "memory depends on", place)
             raise UserError(f"--set {text}: {allowed} [SL-set-unknown]")
         if problem := find_problem(name, value):
             raise UserError(f"--set {text}: {problem} [SL-set-value]")
-        found[name] = value
+        found[name not in (*COUNTED, *OF_DATA)][name] = value
     return found
 
 

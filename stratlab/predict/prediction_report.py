@@ -23,7 +23,8 @@ from stratlab.predict.counting import group_by_command, name_count
 from stratlab.predict.remedies import WHY
 from stratlab.progress import build_lines
 from stratlab_spec.memory.prediction import GATE, Verdict
-from stratlab_spec.memory.profiles import GIB, Question, describe_setting
+from stratlab_spec.memory.profiles import GIB, OperationsFile, Question, describe_setting
+from stratlab_spec.memory.simulated import Simulated
 from stratlab_spec.settings.wording import as_text
 
 RULE = "it sends least among the strategies with room for a micro-batch of at least 2"
@@ -128,8 +129,11 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     if any("lora_rank=" in one.advice or one.file.settings.get("lora_rank") for one in known):
         yield "with lora_rank the frozen weights stay fp32"
     yield from _explain_beyond(known)
-    if any(one.is_upper_bound for one in known):
+    bounds = [one for one in known if one.is_upper_bound]
+    if any(isinstance(one.file, OperationsFile) for one in bounds):
         yield "<= marks an upper bound: the count had several micro-batches per step, the run has one"
+    if any(isinstance(one.file, Simulated) for one in bounds):
+        yield "<= marks an upper bound: compiled runs hold up to 2 % more than eager ones, and copies of whole weights"
     yield from _explain_idle(known)
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stratlab import UserError
 from stratlab.run_settings import SETTINGS
 from stratlab_spec.memory.profiles import Question
 from stratlab_spec.registry import NETWORKS, SIZES
@@ -42,6 +43,18 @@ MOST_GPUS = 1 << 16
 """Of advice."""
 ALLOWED = ("lora", "offload")
 """Changes that are proposed only if the user allows them: adapters train other parameters, offloading takes time."""
+
+
+def read_allowed(names: str) -> list[str]:
+    """Return the changes that a user allows, separated by commas.
+
+    Raises:
+        UserError: an unknown one.
+    """
+    allowed = [name for name in names.split(",") if name]
+    if wrong := [name for name in allowed if name not in ALLOWED]:
+        raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)} [SL-predict-allow]")
+    return allowed
 
 
 def list_candidates(

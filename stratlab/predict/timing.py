@@ -56,6 +56,15 @@ class Speed:
     gpus: int
     band_pct: tuple[int, int] = BAND_PCT
 
+    @property
+    def middle_ms(self) -> float:
+        """Return the step in the middle of its band."""
+        return self.step_ms * (1 + sum(self.band_pct) / 200)
+
+    @property
+    def middle_per_s(self) -> float:
+        return self.per_s * self.step_ms / self.middle_ms
+
     def price_per_million(self, per_gpu_hour: float) -> float:
         """Return the price of a million tokens or images."""
         return 1e6 / self.per_s / 3600 * self.gpus * per_gpu_hour

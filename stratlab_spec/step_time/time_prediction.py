@@ -8,7 +8,7 @@ settings ─▶ recorded work (kernels, host) ┐
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratlab_spec.layout.mesh_rules import resolve_axes
@@ -51,6 +51,8 @@ KNOWN: dict[str, tuple[Any, ...]] = {
 """Setting -> its values for which there are operations."""
 ALWAYS_ADDED = ("ddp",)
 """Strategies whose gradients are added in their buckets, in the first micro-batch too."""
+MOST_PLAYED = 6
+"""Micro-batches of a step that are played; further ones take as long as the last of these did."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def predict_step_time(
         if (value := getattr(config, name)) not in known:
             raise NotRecorded(f"{name}={value}")
     if axes.pp * axes.tp * axes.cp > 1:
-        raise NotRecorded(f"strategy={config.strategy}: tp={axes.tp} pp={axes.pp} cp={axes.cp}")
+        raise NotRecorded(f"strategy={config.strategy} with pp, tp or cp above 1")
     family, work, kernels = measure_work(config, document_tokens)
     measured, layers = measure_recording(config)
     sharded = config.strategy in FLAVORS["sharded"].strategies
@@ -107,13 +109,20 @@ def predict_step_time(
     builder = _Spans(
         work, kernels, surcharges, card, host or Host(), collectives, config.compile, micro_batches
     )
-    spans: list[StepSpan] = []
-    for index in range(micro_batches):
-        adds = index > 0 or config.strategy in ALWAYS_ADDED
-        spans += builder.list_micro_batch(layers, adds, index == micro_batches - 1, _copy_seconds(config))
     update = builder.build("optimizer", "optimizer", "optimizer", False, True)
-    spans.append(replace(update, joins=True, sends_s=collectives.update(trained["all"].elements)))
-    return StepTime(play(spans), micro_batches)
+    update = replace(update, joins=True, sends_s=collectives.update(trained["all"].elements))
+
+    def play_some(count: int) -> StepTimeline:
+        spans: list[StepSpan] = []
+        for index in range(count):
+            adds = index > 0 or config.strategy in ALWAYS_ADDED
+            spans += builder.list_micro_batch(layers, adds, index == count - 1, _copy_seconds(config))
+        return play([*spans, update])
+
+    timeline = play_some(min(micro_batches, MOST_PLAYED))
+    if micro_batches > MOST_PLAYED:
+        timeline = timeline.extend(play_some(MOST_PLAYED - 1), micro_batches - MOST_PLAYED)
+    return StepTime(timeline, micro_batches)
 
 
 def _copy_seconds(config: Config) -> float:
@@ -179,6 +188,7 @@ class _Spans:
     collectives: StrategyCollectives
     compiled: bool
     micro_batches: int
+    _built: dict[Any, StepSpan] = field(default_factory=dict, compare=False, repr=False)
 
     def list_micro_batch(self, layers: int, adds: bool, completes: bool, copy_s: float) -> Iterator[StepSpan]:
         """Yield the spans of a forward and a backward pass."""
@@ -206,6 +216,12 @@ class _Spans:
             adds: gradients to those of an earlier micro-batch.
             completes: it is the last micro-batch.
         """
+        key = segment, place, phase, adds, completes
+        if key not in self._built:  # equal layers are one
+            self._built[key] = self._build(*key)
+        return self._built[key]
+
+    def _build(self, segment: str, place: str, phase: str, adds: bool, completes: bool) -> StepSpan:
         known = self._find_surcharge(segment, place, phase, completes)
         kernels = [*self.kernels.get(segment, ()), *(known.kernels if known else ())]
         work = self.work.host(segment) if segment in self.work.segments else HostWork()

@@ -59,6 +59,21 @@ class StepTimeline:
     phases: dict[str, float] = field(default_factory=dict)
     """Phase -> seconds of the device's time in it."""
 
+    def extend(self, before: StepTimeline, times: int) -> StepTimeline:
+        """Return a longer step: as much as this one has more than `before` is added so many times."""
+
+        def more(long: float, short: float) -> float:
+            return long + times * max(0.0, long - short)
+
+        return StepTimeline(
+            more(self.step_s, before.step_s),
+            more(self.device_s, before.device_s),
+            more(self.exposed_s, before.exposed_s),
+            more(self.idle_s, before.idle_s),
+            more(self.collective_s, before.collective_s),
+            {name: more(seconds, before.phases[name]) for name, seconds in self.phases.items()},
+        )
+
 
 def _shorten(queue: deque[tuple[int, float, float]], kernels: int) -> float:
     """Take this many kernels, at most the first entry's, from the queue; return when the last of them ends."""

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from stratlab.predict.answering import foretell
+from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.memory.prediction import GATE, Device, Verdict
 from stratlab_spec.memory.profiles import GIB
 from stratlab_spec.memory.simulated import SOURCE
@@ -62,10 +63,18 @@ def test_what_fits_is_told_and_what_does_not_with_its_cause_and_what_to_try():
         {"memory_forecast": "false"},
         {"mode": "evaluate"},
         {"micro_batch_size": "many"},
-        {"compile": "true"},
+        {"reduce_dtype": "bf16"},
         {"model": "cnn"},
     ],
 )
 def test_where_nobody_knows_or_asks_nothing_is_said(settings):
     assert foretell("ddp", pods(micro_batch_size="256") | pods(**settings)) == ""
     assert foretell("ddp", pods() | {"PET_NPROC_PER_NODE": "auto"}) == ""
+
+
+def test_a_model_whose_config_json_cannot_be_had_is_not_foretold(monkeypatch):
+    def read_shape(config):
+        raise DataMissing(f"{config.model}: no network")
+
+    monkeypatch.setattr("stratlab_spec.memory.step_prediction.read_shape", read_shape)
+    assert foretell("fsdp", pods(model="qwen2.5-3b", dataset="metamathqa", strategy="fsdp")) == ""

@@ -6,6 +6,7 @@ import pytest
 
 from stratlab_spec.memory.recording import NotRecorded
 from stratlab_spec.settings.config import Config
+from stratlab_spec.step_time import time_prediction
 from stratlab_spec.step_time.host_work import Host
 from stratlab_spec.step_time.kernels import CARDS
 from stratlab_spec.step_time.time_prediction import StepTime, predict_step_time
@@ -49,6 +50,18 @@ def test_two_micro_batches_take_less_than_two_steps() -> None:
     """They share one update."""
     one, two = predict(""), predict("global_batch_size=512")
     assert one.step_ms < two.step_ms < 2 * one.step_ms
+
+
+@pytest.mark.parametrize("text", ["", "strategy=fsdp", "strategy=zero3 micro_batch_size=2", "compile=true"])
+def test_many_micro_batches_are_extended_from_the_last_played_ones(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = f"{text} micro_batch_size=4 global_batch_size=160"
+    extended = predict(many, ranks=1 if text in ("", "compile=true") else 2)
+    monkeypatch.setattr(time_prediction, "MOST_PLAYED", 1000)
+    played = predict(many, ranks=1 if text in ("", "compile=true") else 2)
+    assert extended.step_ms == pytest.approx(played.step_ms, rel=1e-6)
+    assert extended.timeline.idle_s == pytest.approx(played.timeline.idle_s, rel=1e-3, abs=1e-6)
 
 
 def test_collectives_hide_behind_a_backward_pass_in_a_node_and_not_between_many() -> None:

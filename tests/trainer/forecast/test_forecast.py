@@ -63,7 +63,7 @@ def test_what_does_not_keep_it_from_starting(results: Path, monkeypatch, caplog)
     check(config(results, oom_fallback=True), 6.0, monkeypatch)
     for run, device_gib, told in (
         (config(results), 80.0, "80.00 GiB"),
-        (config(results, compile=True), 6.0, "docs/predict.md"),
+        (config(results, reduce_dtype="bf16"), 6.0, "docs/predict.md"),
         (config(results), None, None),
     ):
         caplog.clear()

@@ -148,7 +148,7 @@ def test_what_does_not_fit_is_left_out_and_the_reason_names_it(results: Path):
 
 
 def test_without_a_file_the_state_decides(tmp_path: Path):
-    asked = config(tmp_path, compile=True)
+    asked = config(tmp_path, reduce_dtype="bf16")
     assert [(need.source, round(need.gib, 2)) for need in needs(asked)] == [(STATE, 6.33), (STATE, 7.49)]
     assert choose(asked, 6.4).layout.name == "pp2.dp4"
     none = choose(asked, 6.0)
