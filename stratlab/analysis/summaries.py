@@ -50,8 +50,9 @@ def say_forecast(report: Mapping[str, Any]) -> str:
     if forecast.get("error_pct") is None:
         return ""
     low, high = forecast["band_pct"]
-    parts = ", ".join(
-        f"{WORDS[part['part']]} {_ms(part['ms'])} of {_ms(part['measured_ms'])}" for part in forecast["parts"]
+    parts = "; ".join(
+        f"{WORDS[part['part']]} {_ms(part['ms'])}, recorded {_ms(part['measured_ms'])}"
+        for part in forecast["parts"]
     )
     late = forecast["deviates"]
     marked = f" Outside its band, most in {WORDS[late]}." if late else ""

@@ -56,9 +56,7 @@ def test_the_run_directory_tells_what_was_foreseen(tmp_path: Path):
     done = fork_ranks(be_worker, 2, env=env)
     assert [rank.exit_code for rank in done] == [0, 0], "\n".join(rank.output[-2000:] for rank in done)
     folder = tmp_path / "default" / "ddp"
-    resolved = json.loads((folder / "config.json").read_text())["resolved"]
-    kept = resolved["memory_forecast"]
-    assert resolved["step_time_forecast"]["step_ms"] is None and resolved["step_time_forecast"]["reason"]
+    kept = json.loads((folder / "config.json").read_text())["resolved"]["memory_forecast"]
     summary = json.loads((folder / "summary.json").read_text())
     results = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (sent,) = [line for line in results if line["kind"] == "result"]
