@@ -57,9 +57,7 @@ ZERO = [
 def test_the_last_product_of_a_recomputed_layer_may_be_left_out():
     """That of GPT-2 is torch's own, whose result no gradient needs."""
     text = "model=gpt2 model_hidden=192 model_heads=6 model_kv_heads=6 model_intermediate=344 model_vocab=900"
-    text += (
-        f" model_layers=4 dataset=metamathqa seq_len=200 micro_batch_size=5 global_batch_size=10 {GATHERED}"
-    )
+    text += f" model_layers=4 dataset=metamathqa seq_len=200 micro_batch_size=5 global_batch_size=10 {GATHERED}"
     config = make_config(f"{text} strategy=zero3 activation_checkpointing=blocks precision=bf16")
     counted = count(config, 2, 0, find_pictures(config)).peak.total
     predicted, _ = predict_step(config, 2, 2).peak
