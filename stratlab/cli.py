@@ -18,6 +18,7 @@ from stratlab import UserError
 from stratlab.commands.analyze import analyze
 from stratlab.commands.cluster import check, logs, wait, watch
 from stratlab.commands.compare import JsonOrFile, compare
+from stratlab.commands.expect import expect
 from stratlab.commands.local import demo, rehearse, render
 from stratlab.commands.mlflow import export, metrics, mlflow, verify
 from stratlab.commands.predict import predict
@@ -50,6 +51,7 @@ app.command(short_help="Run strategy charts on this machine, as processes.")(reh
 app.command(short_help="Print a script that starts a run without Kubernetes.")(render)
 app.command(short_help="Predict whether runs fit their GPUs, before the first one starts.")(predict)
 app.command(short_help="Recommend a strategy and settings, with the files that start it.")(recommend)
+app.command(short_help="Show the speed that others measured for runs like yours.")(expect)
 app.command(short_help="Wait until a run has ended.")(wait)
 app.command(short_help="Watch a run on the cluster until it ends.")(watch)
 app.command("list", short_help="List the runs of a folder or of a cluster.")(list_runs)

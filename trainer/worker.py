@@ -33,6 +33,7 @@ from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.library_rules import describe_quantized, missing_rank_variables, resolve_knobs
 from stratlab_spec.settings.rules import snapshot_problems
 from stratlab_spec.settings.wording import SpellingFormatter
+from stratlab_spec.step_time.step_forecast import STEP_FORECAST, describe_forecast, forecast_step_time
 from trainer.checkpoint.attempt import export_weights, open_attempt
 from trainer.checkpoint.store import Checkpoints
 from trainer.data.batches import Share
@@ -98,6 +99,10 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     asked = as_laid_out(config, plan.layout)
     if forecast := forecast_memory(asked, world.size, world.local_size, rules=world.device_type):
         resolved[FORECAST] = forecast.as_dict()
+    device_name = resolved["device_name"]
+    resolved[STEP_FORECAST] = forecast_step_time(asked, world.size, world.local_size, device_name)
+    if run.writes and world.device_type == "cuda":
+        log.info("foreseen: a step takes %s", describe_forecast(resolved[STEP_FORECAST]))
     disk = open_disk_group(config.collective_timeout_s)
     attempt = open_attempt(run, resolved, launcher, disk)
 

@@ -31,7 +31,7 @@ step_time_ms_p95 data_ms_p50 forward_ms_p50 backward_ms_p50 optimizer_ms_p50 mea
 peak_reserved_gib peak_host_memory_gib parameter_memory_gib gradient_memory_gib optimizer_memory_gib precision
 backend device_name parameters train_time_s test_loss flops_per_sample initial_weights_sha256
 wire_bytes_per_step skipped_steps alloc_retries forecast_memory_gib forecast_memory_error_pct
-forecast_memory_deviates
+forecast_memory_deviates forecast_step_ms forecast_step_error_pct forecast_step_deviates
 """
 KEPT = tuple(SUMMARY_FIELDS.split())
 """Fields taken from a run's summary."""

@@ -108,8 +108,12 @@ def build_numbers(report: dict[str, Any]) -> dict[str, float]:
         collective = NOT_OF_A_KEY.sub("_", part["collective"]) if part["collective"] else ""
         name = f"part/{part['part']}{'/' if collective else ''}{collective}_ms"
         parts[name] = parts.get(name, 0.0) + (part["ms"] or 0.0)
+    foreseen: dict[str, float] = {}
+    if (forecast := report.get("forecast") or {}).get("error_pct") is not None:
+        foreseen["forecast/step_error_pct"] = forecast["error_pct"]
+        foreseen |= {f"forecast/{part['part']}_ms": part["ms"] for part in forecast["parts"]}
     counts = {"findings": len(report["quality"]), "recommendations": len(report.get("recommendations") or [])}
-    return means | parts | counts
+    return means | parts | foreseen | counts
 
 
 def build_description(run_dir: Path, report: dict[str, Any], page: str) -> str:

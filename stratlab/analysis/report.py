@@ -29,6 +29,7 @@ from stratlab.run_directory.late_rank import find_late_rank
 from stratlab.traces.discover import TraceFinding
 from stratlab.traces.merge import Clocks, Merged, build_unmerged
 from stratlab_spec.step_parts import WORDS
+from stratlab_spec.step_time.step_forecast import compare_parts
 
 COPY_RATES = {"HtoD": "h2d_gbps", "DtoH": "d2h_gbps", "DtoD": "d2d_gbps"}
 
@@ -193,6 +194,7 @@ def build_frame(facts: RunFacts, findings: Sequence[TraceFinding], note: str) ->
         "device": facts.origin["device_name"],
         "mean": {"ranks": 0, "steps": 0},
         **{name: [] for name in lists},
+        "forecast": compare_parts(facts.step_forecast, []),
         "durations": None,
         "clocks": describe_clocks(Clocks({}, False, None, 0, note)),
         "merged": _describe_merged(build_unmerged(note)) | {"bytes": None},
@@ -227,6 +229,7 @@ def build_report(
         "idle": [row for rank in ranks for row in rank.idle],
         "hta": hta.statuses,
     }
+    parts = build_parts(ranks)
     return build_frame(facts, findings, ". ".join(notes)) | {
         "source": source,
         "steps_from": steps_from,
@@ -235,7 +238,8 @@ def build_report(
         "mean": build_mean_row(
             ranks, facts.axes, facts.origin.get("grad_accum_steps") or 1, facts.stages_per_rank
         ),
-        "parts": build_parts(ranks),
+        "parts": parts,
+        "forecast": compare_parts(facts.step_forecast, parts if source == "gpu" else []),
         "ranks": [build_rank_row(rank) for rank in ranks],
         **{name: [asdict(row) for row in found] for name, found in rows.items()},
         "durations": asdict(sum_durations([rank.durations for rank in ranks])) if source == "gpu" else None,

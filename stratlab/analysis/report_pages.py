@@ -73,7 +73,8 @@ def build_html(
     chosen = summaries.choose_ranks(report)
     mark = badge("CPU", "warn") + " " if report["source"] == "cpu" else Markup("")
     answer = paragraph(Markup("{}<strong>{}</strong>").format(mark, summaries.say_headline(report)))
-    answer += time_sections.build_step_bar(report) + time_sections.draw_step(report, ranks, chosen)
+    answer += time_sections.build_step_bar(report) + time_sections.build_forecast_bars(report)
+    answer += time_sections.draw_step(report, ranks, chosen)
     drawn = [rank.drawn.length_ns / 1e6 for rank in ranks if rank.drawn and rank.rank in set(chosen)]
     trust = " ".join(summaries.build_trust(report, max(drawn, default=None)))
     answer += paragraph(Markup("<strong>How far to trust it.</strong> {}").format(trust))
@@ -163,6 +164,7 @@ def build_markdown(report: dict[str, Any]) -> str:
         escape_markdown(summaries.build_origin(report)),
         *_layout(run),
         f"**{escape_markdown(summaries.say_headline(report))}**",
+        *([escape_markdown(said)] if (said := summaries.say_forecast(report)) else []),
         escape_markdown(" ".join([summaries.say_run(report, {}), *summaries.build_trust(report)])),
         *_recommendations(report),
         "## Where the time of a step goes",

@@ -16,6 +16,7 @@ from stratlab.run_directory.files import read_config, read_line, read_object
 from stratlab.run_directory.outcome import is_alive
 from stratlab.run_directory.record import build_summary
 from stratlab.traces.discover import Manifest, TraceFinding
+from stratlab_spec.step_time.step_forecast import STEP_FORECAST
 
 OF_SETTINGS = ("strategy", "model", "dataset", "precision", "seed", "global_batch_size", "micro_batch_size")
 OF_RESOLVED = (
@@ -46,6 +47,8 @@ class RunFacts:
     evaluation: dict[str, Any] = field(default_factory=dict)
     stages_per_rank: int = 1
     """Of a pipeline."""
+    step_forecast: dict[str, Any] = field(default_factory=dict)
+    """Of config.json."""
 
     @property
     def world_size(self) -> int | None:
@@ -133,6 +136,7 @@ def _build_facts(
         findings=findings,
         summary=summary,
         stages_per_rank=2 if asked.get("pp_schedule") == INTERLEAVED else 1,
+        step_forecast=_object(resolved, STEP_FORECAST),
     )
 
 

@@ -44,6 +44,24 @@ def say_headline(report: Mapping[str, Any]) -> str:
     return f"A recorded step takes {_ms(step_ms)}{what}: {', '.join(shown)}{tail}."
 
 
+def say_forecast(report: Mapping[str, Any]) -> str:
+    """Return the foreseen step next to the recorded one, and the part that deviates; empty without a forecast."""
+    forecast = report.get("forecast") or {}
+    if forecast.get("error_pct") is None:
+        return ""
+    low, high = forecast["band_pct"]
+    parts = "; ".join(
+        f"{WORDS[part['part']]} {_ms(part['ms'])}, recorded {_ms(part['measured_ms'])}"
+        for part in forecast["parts"]
+    )
+    late = forecast["deviates"]
+    marked = f" Outside its band, most in {WORDS[late]}." if late else ""
+    return (
+        f"Foreseen on {forecast['card']}: {_ms(forecast['step_ms'])} ({low:+.0f} to {high:+.0f} %), "
+        f"{forecast['error_pct']:+.1f} % against the recorded step, which the profiler slows: {parts}.{marked}"
+    )
+
+
 def describe_collective(collective: str | None, axis: str | None) -> str:
     """Return `all_gather` over `dp_shard` -> `all-gather over dp_shard`."""
     return (collective or "unknown").replace("_", "-") + (f" over {axis}" if axis else "")

@@ -19,6 +19,7 @@ from stratlab.analysis.summaries import (
     build_step_parts,
     describe_collective,
     divide,
+    say_forecast,
     sum_known,
     sum_named_parts,
 )
@@ -47,6 +48,7 @@ from stratlab_spec.step_parts import (
     LAST_RANK,
     LAUNCH,
     PARTS,
+    WORDS,
 )
 
 OF_SHARE = {
@@ -84,6 +86,19 @@ def build_step_bar(report: Mapping[str, Any]) -> Markup:
     colours = {keys[name]: COLOURS[name] for name in parts}
     bars = {"mean": {keys[name]: parts[name] for name in COLOURS if name in parts}}
     return stacked_bars(bars, "ms of the mean recorded step", colours, digits)
+
+
+def build_forecast_bars(report: Mapping[str, Any]) -> Markup:
+    """Draw the foreseen step above the recorded one, in the forecast's parts; empty without a forecast."""
+    said = say_forecast(report)
+    if not said:
+        return Markup("")
+    parts = report["forecast"]["parts"]
+    bars = {
+        name: {WORDS[part["part"]]: part[key] for part in parts}
+        for name, key in (("foreseen", "ms"), ("recorded", "measured_ms"))
+    }
+    return stacked_bars(bars, "ms per step", COLOURS) + note(said)
 
 
 def draw_step(report: Mapping[str, Any], ranks: Sequence[RankAnalysis], chosen: Sequence[int]) -> Markup:

@@ -75,7 +75,7 @@ def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
         Column("mfu_useful_pct", "MFU, useful work alone", "%", 1),
         Column("mfu_literature_pct", "MFU, attention not causal", "%", 1),
     ]
-    columns: Columns = [
+    columns: list[Column | str] = [
         *("run", "strategy", "status", Column("samples_per_s", "rows" if is_text else "samples", "per s", 1)),
         *(tokens if is_text else []),
         Column("step_time_ms_p50", "step p50", "ms", 2),
@@ -86,6 +86,12 @@ def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
         *(of_text if is_text else []),
         Column("measured_steps", "steps timed"),
     ]
+    if any(row.forecast_step_ms is not None for row in rows):
+        columns += [
+            Column("forecast_step_ms", "step, foreseen", "ms", 2),
+            Column("forecast_step_error_pct", "foreseen against measured", "%", 1),
+            Column("forecast_step_deviates", "outside its band, most in"),
+        ]
     html = html_table([{**vars(row), "status": _show_status(row)} for row in rows], columns)
     if noise["repeats"]:
         html += note(
@@ -263,7 +269,7 @@ def _list_layouts(rows: Rows) -> Markup:
         if row.degenerate:
             why = f"{row.run} is not compared: {say_degenerate(row.missing_dimensions)}."
             html += paragraph(badge("degenerate", "bad") + " " + Markup.escape(why))
-    columns: Columns = [
+    columns: list[Column | str] = [
         *("run", "strategy", "layout", "dimensions", *AXES),
         *(Column("sequence_parallel", "sequence parallel on tp"), "lacks", Column("layout_reason", "why")),
     ]

@@ -315,6 +315,7 @@ RULES: tuple[Rule, ...] = (
     _aside("oom_fallback", "what may be changed when memory runs out; `rungs` tell what was"),
     _aside("memory_forecast", "whether the memory is foreseen; what fits trains the same"),
     _decided("memory_forecast", "what each strategy was foreseen to hold", False, "not foreseen"),
+    _decided("step_time_forecast", "what each strategy was foreseen to take", False, "not foreseen"),
     _aside("collective_timeout_s", "when a hanging collective fails"),
     _setting("flight_recorder", "each collective is written down, some of its host's time", absent=2000),
     _aside("least_gb_per_s", "what a check of the network expects"),

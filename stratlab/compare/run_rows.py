@@ -68,6 +68,9 @@ class SummaryNumbers:
     forecast_memory_gib: Number = None
     forecast_memory_error_pct: Number = None
     forecast_memory_deviates: Text = None
+    forecast_step_ms: Number = None
+    forecast_step_error_pct: Number = None
+    forecast_step_deviates: Text = None
     peak_reserved_gib: Number = None
     wire_bytes_per_step: Number = None
     collectives_per_step: Number = None

@@ -24,17 +24,10 @@ from stratlab_spec.memory.recording import NotRecorded
 from stratlab_spec.memory.simulated import Simulated
 from stratlab_spec.models.decoder import count_flops_per_token
 from stratlab_spec.models.decoder_config import read_shape
-from stratlab_spec.settings.config import Config
 from stratlab_spec.step_time.kernels import CARDS, Card
+from stratlab_spec.step_time.step_forecast import BAND_PCT, HOST_BOUND_PCT, find_band
 from stratlab_spec.step_time.time_prediction import DOCUMENT_TOKENS, predict_step_time
-from stratlab_spec.strategies import STRATEGIES
 
-BAND_PCT = (-30, 30)
-"""Of a step on a machine that has not been measured: an uncalibrated predictor is 9 to 16 % off in the mean on public
-tables, and equal machines of several makers differ by 6 to 38 %."""
-HOST_BOUND_PCT = (-10, 100)
-"""The same under stage 3, and of compiled shards: our runs on an H200 and an H100 took 1.3 to 1.9 times as long as
-predicted, because the host does more there than its records show."""
 TIE_PCT = 6
 
 
@@ -112,15 +105,8 @@ def predict_speed(one: Prediction, card: Card) -> Speed | str:
         idle,
         exposed,
         ranks,
-        _find_band(config),
+        find_band(config),
     )
-
-
-def _find_band(config: Config) -> tuple[int, int]:
-    sharded = config.strategy in ("fsdp", "hsdp", "zero1", "zero2", "nd")
-    if STRATEGIES[config.strategy].deepspeed_stage == 3 or (config.compile and sharded):
-        return HOST_BOUND_PCT
-    return BAND_PCT
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,26 @@ CARDS = {
 """By name. Data sheets: NVIDIA; usable memory as CUDA reports it."""
 
 
+DEVICE_NAMES = {
+    "NVIDIA H200": "h200",
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA A100-SXM4-80GB": "a100-80gb",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA B200": "b200",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA L4": "l4",
+    "NVIDIA A10G": "a10g",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA GeForce RTX 3090": "rtx-3090",
+}
+"""As torch and NVML name a card. Whole names: an H100 of PCIe has other rates, a slice of an A100 the name of all."""
+
+
+def find_card_of_device(device_name: str) -> Card | None:
+    """Return the card of a device; None = its rates are not known."""
+    return CARDS.get(DEVICE_NAMES.get(device_name.strip(), ""))
+
+
 def kernel_seconds(kernel: Kernel, card: Card) -> float:
     """Return the seconds from the previous kernel's end to this one's."""
     kind, flops, traffic, launches = kernel

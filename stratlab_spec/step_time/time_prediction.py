@@ -29,7 +29,7 @@ from stratlab_spec.step_time.host_work import (
     list_surcharges,
     sum_seconds,
 )
-from stratlab_spec.step_time.kernels import Card, Kernel
+from stratlab_spec.step_time.kernels import ATTENTION_BACKWARD, BACKWARD_FLOPS, Card, Kernel
 from stratlab_spec.step_time.recorded_work import FIRST, HostWork, RecordedWork, count_pieces, find_work
 from stratlab_spec.step_time.strategy_collectives import StrategyCollectives
 from stratlab_spec.step_time.timeline import StepSpan, StepTimeline, play
@@ -159,6 +159,25 @@ def measure_work(config: Config, document_tokens: int) -> tuple[str, RecordedWor
     if vit:
         sizes["D"] = vit.hidden // vit.heads
     return family, work, work.measure(sizes, count_pieces(1, 1, 1), 0, config.compile)
+
+
+def count_sample_flops(config: Config) -> float:
+    """Return the FLOPs of an image, forward and backward without recomputation; attention's are in whole tiles.
+
+    Raises:
+        NotRecorded, ConfigError, DataMissing: as `predict_step_time`.
+    """
+    plain: dict[str, Any] = {"strategy": "single", "activation_checkpointing": "none", "compile": False}
+    config = config.model_copy(update=plain)
+    _, work, kernels = measure_work(config, DOCUMENT_TOKENS)
+    layers = measure_recording(config)[1]
+    names = ["start", *(name_layer(work.segments, at, layers) for at in range(layers)), "head"]
+    passes = [name + part for name in names for part in ("", BACKWARD)]
+    every = [kernel for name in passes for kernel in kernels.get(name, ())]
+    again = sum(
+        (1 - 2 / BACKWARD_FLOPS) * kernel.flops for kernel in every if kernel.kind == ATTENTION_BACKWARD
+    )
+    return (sum(kernel.flops for kernel in every) - again) / config.micro_batch_size
 
 
 def _count_trained(measured: Measured, layers: int) -> dict[str, Trained]:

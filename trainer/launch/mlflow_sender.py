@@ -36,7 +36,7 @@ BATCH = 1000  # MLflow's limit of metrics per request
 POLL_S = 0.5
 LONGEST_PAUSE_S = 5.0
 LAST_TRY_S = 30.0
-TEXT_RESULTS = ("forecast_memory_deviates",)
+TEXT_RESULTS = ("forecast_memory_deviates", "forecast_step_deviates")
 """Of summary.json."""
 TAIL_BYTES, TAIL_LINES = 65_536, 20
 

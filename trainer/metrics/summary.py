@@ -1,5 +1,5 @@
 """The run's final numbers, one flat object, with units in the names; it compares the memory forecast with the
-measurement.
+measurement; step_forecast.py compares the step time.
 
     peak of the device ──────────────────┐
     engine's state, as walked ───────────┼─▶ forecast less measured, by part ─▶ outside the band: the largest deviation
@@ -16,6 +16,7 @@ from stratlab_spec.registry import INITIAL_WEIGHTS, describe_starting_weights
 from stratlab_spec.run_directory import RUNGS
 from stratlab_spec.schedule import TimedSteps, build_step_numbers
 from stratlab_spec.settings.config import Config
+from stratlab_spec.step_time.step_forecast import STEP_FORECAST, compare_step
 from trainer.tasks.evaluation import Evaluation
 
 BAND_PCT = 5.0
@@ -238,6 +239,7 @@ def build_summary(
         "trainable_parameters_pct": 100.0 * resolved["trainable_parameters"] / resolved["parameters"],
         **over_ranks,
         **compare_forecast(resolved.get(FORECAST), over_ranks["peak_memory_gib"], ranks),
+        **compare_step(resolved.get(STEP_FORECAST), numbers),
         **{name: ranks[0][name] for name in ("data_order_sha256", "initial_weights_sha256")},
         **{
             f"dtype_{kind}": "+".join(sorted({t for r in ranks for t in r["dtypes"][kind]}))

@@ -51,6 +51,7 @@ def build_example(source="gpu", ranks=2, pp=1, slow=None, collectives=True):
         {"part": name, "ms": ms, **(talks if name == "comm" else dict.fromkeys(talks))}
         for name, ms in mean.items()
     ]
+    report["forecast"] = {"step_ms": None, "reason": "the run has no forecast"}
     report["ranks"] = [
         {"rank": i, "host": f"node{i // 8}", "steps": len(STEPS), **_means(t, gpu)}
         for i, t in enumerate(times)

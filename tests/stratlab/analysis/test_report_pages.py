@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from stratlab.analysis.mlflow_upload import build_numbers
 from stratlab.analysis.report_pages import OF_SETTINGS, build_html, build_markdown
 from stratlab.analysis.run_facts import build_foreign_facts, read_facts
 from stratlab.analysis.summaries import build_origin, choose_ranks
 from stratlab.drawing import escape_markdown as escape
+from stratlab_spec.step_time.step_forecast import compare_parts
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example, build_example_ranks
 from tests.stratlab.pinned import check_pinned, outline
 
@@ -149,6 +151,22 @@ def test_page_is_self_contained_and_escapes_names(tmp_path):
         assert not [name for name in attributes if name.startswith("on") or name == "src"], tag
         address = str(attributes.get("href", "#"))
         assert address.startswith("#") or (tag == "a" and address == "merged_trace.json.gz"), tag
+
+
+def test_the_forecast_stands_next_to_the_recorded_parts_on_page_summary_and_in_mlflow(tmp_path):
+    report, plain = build_example(), build_numbers(build_example())
+    foreseen = {"compute": 50.0, "comm": 5.0, "host": 1.0, "other_idle": 0.0}
+    forecast = {"step_ms": 56.0, "card": "h200", "band_pct": [-30, 30], "parts_ms": foreseen}
+    report["forecast"] = found = compare_parts(forecast, report["parts"])
+    assert found["deviates"] == "other_idle", (
+        "10 ms of other idle time and 4 of waiting for data, foreseen as 0"
+    )
+    parts = {f"forecast/{name}_ms": ms for name, ms in foreseen.items()}
+    assert build_numbers(report) == plain | parts | {"forecast/step_error_pct": pytest.approx(-44.0)}
+    html, text = write_page(report, tmp_path), build_markdown(report)
+    for shown in (html, text):
+        assert "56.0 ms" in shown and "h200" in shown and "-44.0 %" in shown
+    assert "56.0 ms" not in build_markdown(build_example())
 
 
 def test_the_example_has_the_keys_of_a_real_report(plain_report):

@@ -33,7 +33,14 @@ MATTERS_TOO = {
     *("GPU clock reached", "GPU slowed by heat or a power brake"),
 }
 NOT_IN_EXAMPLES = {
-    *("resumed_from", "rungs", "batch_norm_samples", "resolved.memory_forecast", "teacher_sha256"),
+    *(
+        "resumed_from",
+        "rungs",
+        "batch_norm_samples",
+        "resolved.memory_forecast",
+        "resolved.step_time_forecast",
+    ),
+    "teacher_sha256",
     *("teacher_parameters", "teacher_flops_per_sample"),
 }
 

@@ -15,7 +15,9 @@ from rich.console import Console
 from stratlab.compare.answers import name_answers, say_answer
 from stratlab.compare.attribution_view import build_why
 from stratlab.compare.comparison import compare
+from stratlab.compare.measured_view import build_speed
 from stratlab.compare.report_files import FILES, write_report
+from stratlab.compare.run_rows import build_row
 from stratlab.compare.run_sources import load_runs
 from stratlab.compare.summary_view import build_markdown
 from stratlab.compare.terminal_view import build_screen, list_parts
@@ -118,6 +120,21 @@ def test_who_is_named(tmp_path, runs, named, fair):
     said = say_answer(report)
     assert all(name in said for name in named) and said.endswith(".") and said.count(". ") <= 2
     assert ("zero3" in said) is ("zero3" in runs)
+
+
+def test_foreseen_steps_stand_next_to_the_measured_ones(tmp_path):
+    foreseen = {
+        "forecast_step_ms": 8.125,
+        "forecast_step_error_pct": -28.2,
+        "forecast_step_deviates": "backward",
+    }
+    root = build(tmp_path, {"ddp": {}, "fsdp": {}})
+    for with_forecast in (False, True):
+        if with_forecast:
+            edit(root / "ddp" / "summary.json", lambda summary: summary.update(foreseen))
+        rows = [build_row(run) for run in load_runs(root)]
+        html = str(build_speed(rows, {"repeats": 0}).html)
+        assert all((shown in html) == with_forecast for shown in ("8.12", "-28.2", ">backward</td>"))
 
 
 def test_runs_that_are_too_near_are_all_named_as_a_tie(tmp_path):

@@ -251,6 +251,7 @@ def test_another_server_gets_everything_whatever_the_first_has_confirmed(folder,
     [
         ({"forecast_memory_deviates": "logits", "mfu_pct": 5}, {"forecast_memory_deviates": "logits"}),
         ({"forecast_memory_deviates": None}, {"forecast_memory_deviates": "none"}),
+        ({"forecast_step_deviates": "forward"}, {"forecast_step_deviates": "forward"}),
         ({"mfu_pct": 5}, {}),
         (None, {}),
     ],

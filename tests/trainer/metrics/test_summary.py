@@ -10,11 +10,12 @@ from stratlab_spec.models.decoder import count_flops_per_token
 from stratlab_spec.models.decoder_config import SHAPES
 from stratlab_spec.schedule import COUNTS, TIMES, TimedSteps, TrainedStep
 from stratlab_spec.settings.config import Config
+from stratlab_spec.step_time.step_forecast import STEP_FORECAST
 from trainer.distributed.world import World
 from trainer.measuring import memory
 from trainer.measuring.held_tensors import Observed
 from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gib
-from trainer.metrics.summary import build_summary, read_peak_flops
+from trainer.metrics.summary import build_summary, find_results, read_peak_flops
 from trainer.tasks.evaluation import Classification, LanguageModelling
 
 GPU = "NVIDIA H200"
@@ -85,6 +86,24 @@ def test_utilisation_counts_every_device():
     found = summarise(steps(500, 1000, 1000, samples=300))
     assert (found["samples_per_s"], found["peak_flops_per_device"]) == (pytest.approx(100), 989e12)
     assert found["mfu_pct"] == pytest.approx(100 / 3)
+
+
+def test_the_forecast_of_the_step_stands_next_to_the_measured_one():
+    """A step of a second against 400 ms, each phase 100 ms; the forward pass is foreseen to take 10."""
+    phases = {"data": 100.0, "forward": 10.0, "backward": 200.0, "optimizer": 90.0}
+    forecast = {"step_ms": 400.0, "band_pct": [-30, 30], "phases_ms": phases}
+    found = summarise(steps(500, 1000, 1000, samples=300), {STEP_FORECAST: forecast})
+    assert (found["forecast_step_ms"], found["forecast_step_error_pct"]) == (400.0, pytest.approx(-60))
+    assert (
+        found["forecast_forward_error_ms"] == pytest.approx(-90)
+        and found["forecast_step_deviates"] == "forward"
+    )
+    results = find_results(found)
+    assert {name for name in results if name.startswith("forecast_step")} == {
+        "forecast_step_ms", "forecast_step_error_pct",
+    }  # fmt: skip
+    without = summarise(steps(500, 1000, 1000), {STEP_FORECAST: {"step_ms": None, "reason": "no card"}})
+    assert not [name for name in without if name.startswith("forecast_")]
 
 
 def test_text_has_two_counts_of_attention():

@@ -97,6 +97,9 @@ def check_summary(folder: Path) -> None:
     assert summary["train_loss"] == [line["loss"] for line in found if line["kind"] == "train"][-1]
     assert config["resolved"]["world_size"] == summary["world_size"]
     assert config["resolved"]["tf32"] is False  # torch's default for cuDNN is True
+    foreseen = config["resolved"]["step_time_forecast"]
+    assert foreseen["step_ms"] is None and foreseen["reason"], "a CPU is no card"
+    assert not [name for name in summary if name.startswith("forecast_step")]
     assert config["resolved"]["axes"].items() <= summary.items()
     (result,) = [line for line in found if line["kind"] == "result"]
     assert found[-1] == result and result["step"] == STEPS
