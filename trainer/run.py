@@ -23,6 +23,7 @@ from stratlab_spec.layout.axes import Axes, mesh_names
 from stratlab_spec.plan import Plan
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config
+from trainer.distributed.nccl_transport import find_own_variables
 from trainer.distributed.world import Precision, World, build_mesh
 from trainer.hang_detection.heartbeat import Pulse
 
@@ -93,11 +94,12 @@ ON_DEVICES = (
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of this process that affect collectives and devices: name -> value."""
+    """Return the variables of the user that affect collectives and devices: name -> value."""
+    own = find_own_variables(environ)
     return {
         name: value
         for name, value in sorted(environ.items())
-        if name.startswith(TRAFFIC) or name in ON_DEVICES
+        if (name.startswith(TRAFFIC) or name in ON_DEVICES) and name not in own
     }
 
 

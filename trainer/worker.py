@@ -38,6 +38,7 @@ from trainer.checkpoint.attempt import export_weights, open_attempt
 from trainer.checkpoint.store import Checkpoints
 from trainer.data.batches import Share
 from trainer.distributed.consensus import Agreement, listen, open_disk_group
+from trainer.distributed.nccl_transport import hide_log
 from trainer.distributed.world import (
     World,
     apply_whole_fp32,
@@ -57,6 +58,7 @@ from trainer.launch.torchrun import refuse
 from trainer.loop import train
 from trainer.measuring.hardware import MachineLoad, Meter
 from trainer.measuring.held_tensors import Census
+from trainer.measuring.links import observe_transport
 from trainer.measuring.memory import TrainingMemory, open_counters
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
@@ -86,6 +88,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     on_cpu = world.device_type == "cpu"
     watchdog = WatchdogThread(pulse, config.collective_timeout_s, samples_forward=on_cpu)
     watchdog.start()
+    nccl_log = hide_log(os.environ) if world.backend == "nccl" and world.size > 1 else None
     open_process_group(world, config.collective_timeout_s)
     plan = confirm_plans(gather_objects(plan))
     task = open_task(config, Share(plan.axes.dp_rank(world.rank), plan.axes.dp), world.device)
@@ -159,7 +162,15 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         values = {f"validation_{name}": value for name, value in found.items()}
         recorder.record("eval", step, **values, train_time_s=checkpoints.train_time_s())
 
+    transport: dict[str, Any] | None = None
+
     def save(step: int) -> None:
+        nonlocal transport
+        if nccl_log and step == attempt.from_step + 1:
+            transport, slow = observe_transport(world, nccl_log, disk)
+            for sentence in slow if run.writes else []:
+                log.warning("%s", sentence)
+                recorder.record("event", step, name="transport", text=sentence)
         checkpoints.after_step(step, agreement.save_agreed)
         if checkpoints.is_wanted():
             agreement.want_save()
@@ -205,6 +216,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         data_set_bytes=task.held_bytes,
         gpu=meter.describe(),
         machine=machine,
+        transport=transport,
         data_order_sha256=task.order_sha256,
         last=last,
         test=test,

@@ -23,7 +23,10 @@ OF_RESOLVED = (
     *("grad_accum_steps", "steps", "world_size", "nodes"),
     *("backend", "device_type", "device_name", "initial_weights"),
 )
-FROM_SUMMARY = ("test_accuracy_pct", "step_time_ms_p50", "samples_per_s", "measured_steps")
+FROM_SUMMARY = (
+    *("test_accuracy_pct", "step_time_ms_p50", "samples_per_s", "measured_steps"),
+    *("transport_in_node", "transport_between_nodes", "gpudirect", "transport_fell_back"),
+)
 OF_TEXT = ("test_perplexity", "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct")
 INTERLEAVED = "interleaved1f1b"
 """The schedule that gives each rank two stages (trainer/parallel/pipeline.py)."""

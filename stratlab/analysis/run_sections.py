@@ -58,7 +58,8 @@ GPU_CURVES = (
 OF_ORIGIN = (
     *("run", "comparison", "strategy", "model", "dataset", "precision", "seed", "global_batch_size"),
     *("micro_batch_size", "grad_accum_steps", "steps", "profile_steps", "measured_steps", "initial_weights"),
-    *("device_type", "torch", "created", "finished"),
+    *("device_type", "transport_in_node", "transport_between_nodes", "gpudirect", "transport_fell_back"),
+    *("torch", "created", "finished"),
 )
 LOSSES = {"loss": "train", "validation_loss": "validation"}
 

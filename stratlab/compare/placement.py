@@ -42,6 +42,8 @@ class RunPlacement:
     """How fast its slowest GPU was seen to be: "full", "about 60 % of 1,980 MHz", "no GPU"."""
     slowed: str = "none seen"
     """For how much of the time its hottest GPU held itself back: "none seen", "12 % of the time"."""
+    gpudirect: str | None = None
+    """Whether the network reads the devices' memory on any channel: "yes", "no". Strategies open other channels."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,6 +145,7 @@ def _read_place(run: RunRecord, others: Sequence[RunRecord]) -> RunPlacement:
         beside=_find_beside(run, others),
         clock=clock,
         slowed=slowed,
+        gpudirect={"yes": "yes", "partly": "yes", "no": "no"}.get(str(run.summary.get("gpudirect"))),
     )
 
 

@@ -49,6 +49,8 @@ QUANTIZED = "how many bits zeropp sends of which parameters, part of what is com
 TUNED_ALONE = "the best of one strategy against another one as it comes"
 OTHER_NODES = "other machines; whether they are alike, device, processor and clocks tell"
 BESIDE = "they were at work on its nodes during its steps, and took from it"
+LINKS = "as NCCL's log tells: the same bytes take another time"
+FELL_BACK = "a faster transport is there, and NCCL does not use it"
 RESUMED = "its first steps are another run's; comparable only with what went on from the same checkpoint"
 LADDER = "it ran out of memory with its settings, and continued with others"
 NOT_FINITE = "a loss or gradient that is not finite: the learning is in doubt"
@@ -284,6 +286,10 @@ RULES: tuple[Rule, ...] = (
     _seen("processor of every rank", "processor", "it launches every kernel"),
     _place("names of the nodes", "nodes", OTHER_NODES, False),
     _place("ranks on each node", "ranks_per_node", "traffic crosses the network"),
+    _summary("transport within a node", "transport_in_node", LINKS, absent="none recorded"),
+    _summary("transport between nodes", "transport_between_nodes", LINKS, absent="none recorded"),
+    _place("GPUDirect RDMA", "gpudirect", LINKS, absent="none recorded"),
+    _summary("transport fell back", "transport_fell_back", FELL_BACK, expected="no", absent="no"),
     _place("runs beside it", "beside", BESIDE, expected="none"),
     _gpu("power_limit_w", "another limit of power, other clocks"),
     _gpu("clock_limit_mhz", "GPUs at another clock rate"),

@@ -92,6 +92,10 @@ class SummaryNumbers:
     not_finite_steps: int | None = None
     cpu_pressure_pct: Number = None
     other_cpu_pct: Number = None
+    transport_in_node: Text = None
+    transport_between_nodes: Text = None
+    gpudirect: Text = None
+    transport_fell_back: Text = None
 
 
 @dataclass(kw_only=True)

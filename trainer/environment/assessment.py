@@ -10,6 +10,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stratlab_spec.findings import Finding
+from trainer.distributed.nccl_transport import (
+    FIX,
+    INFINIBAND,
+    ROCE,
+    Present,
+    Transport,
+    describe_transport,
+    find_fall_backs,
+    name_fall_backs,
+    say_fall_back,
+)
 from trainer.environment.findings import (
     STOPPED,
     Asked,
@@ -274,10 +285,10 @@ def _judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
     if failed or "all" not in sizes:
         return
     how = backend = first["meeting"]["backend"]
-    chosen = [found.get("transport", {}) for found in facts.values()]
-    words = {word for each in chosen for word in each.get("via", [])}
-    if words := words | {f"network {name}" for each in chosen for name in each.get("network", [])}:
-        how += f" over {join_names(words)}"
+    if ways := read_transports(facts):
+        how += f": {describe_transport([found for found, _ in ways])}"
+        for named in name_fall_backs(find_fall_backs(ways)):
+            yield warning("network", say_fall_back(named), FIX)
     if asked.ranks == 1:
         yield ok("all-reduce", f"{how}: one rank, nothing to send")
         return
@@ -293,6 +304,16 @@ def _judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
             yield problem(subject, seen, SLOW_FIXES[backend])
         else:
             yield ok(subject, seen + (f" (at least {least:.3g} expected)" if least else ""))
+
+
+def read_transports(facts: Facts) -> list[tuple[Transport | None, Present]]:
+    """Return the transport of each rank and its faster ways; empty unless all ranks have posted them."""
+    posted = [facts[rank].get("transport", {}) for rank in sorted(facts)]
+    if not posted or any("found" not in each for each in posted):
+        return []
+    return [
+        (Transport(**each["found"]) if each["found"] else None, Present(**each["present"])) for each in posted
+    ]
 
 
 def _format_mib(mib: float) -> str:
@@ -326,7 +347,7 @@ def _expect_between_pods(facts: Facts) -> tuple[float, str]:
     networks: list[Mapping[str, Any]] = [
         found["network"] for found in facts.values() if "gb_per_s" in found.get("network", {})
     ]
-    over_ib = "IB" in facts[0].get("transport", {}).get("network", [])
+    over_ib = any(found and found.between_nodes in (INFINIBAND, ROCE) for found, _ in read_transports(facts))
     if over_ib and networks and all(network["ib_gb_per_s"] for network in networks):
         slowest = min(min(network["ib_gb_per_s"]) for network in networks)
         return NETWORK_SHARE * slowest, f"InfiniBand of {slowest:.1f} GB/s"

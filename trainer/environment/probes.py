@@ -1,8 +1,8 @@
 """Measure a rank's environment, separately and together with other ranks; assessment.py judges the results.
 
 Each rank measures versions, shared memory, the results volume, the device and the network. For the device,
-that is whether it computes, its free memory and its links to the pod's other devices. For the network, it is NCCL's
-choice and the node's stated speed.
+that is whether it computes, its free memory and its links to the pod's other devices. For the network, it is the
+node's stated speed; NCCL's choice: trainer/distributed/nccl_transport.py.
 
 Over the default group, which uses the hosts, ranks measure together. They time all-reduces from small to large
 messages, compare clocks with rank 0, and read each other's files on the results volume.
@@ -11,27 +11,25 @@ messages, compare clocks with rank 0, and read each other's files on the results
 from __future__ import annotations
 
 import fcntl
-import importlib
 import os
 import platform
-import re
 import shutil
 import socket
 import struct
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from trainer.distributed.nccl_transport import read_rdma_ports
 from trainer.distributed.world import processor_name
 from trainer.installation import read_version
+from trainer.measuring.links import ask_nvml
 
 MIB = 2**20
 HOST_SIZES = (MIB // 16, MIB, 16 * MIB)
@@ -116,10 +114,6 @@ def compare_clocks() -> dict[str, float]:
 
 
 GIB = 2**30
-PCIE_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-"""GB/s per lane and direction, by generation."""
-# nvmlDeviceGetTopologyCommonAncestor, with the names of `nvidia-smi topo -m`
-ANCESTORS = {0: "SELF", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
 def describe_device(local_rank: int) -> dict[str, Any]:
@@ -142,65 +136,8 @@ def describe_device(local_rank: int) -> dict[str, Any]:
         "uuid": str(properties.uuid),
         "gib": whole / GIB,
         "free_gib": free / GIB,
-        **_ask_nvml(local_rank, visible),
+        **ask_nvml(local_rank, visible),
     }
-
-
-def _ask_nvml(local_rank: int, visible: int) -> dict[str, Any]:
-    """Return driver, links and topology; {} if NVML is not available."""
-    try:
-        nvml = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-        # by UUID: NVML counts all GPUs of the node, CUDA only the visible ones
-        uuids = [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(visible)]
-        handles = [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
-    except Exception as failure:  # NVML errors, or a missing driver library
-        return {"nvml": f"{type(failure).__name__}: {failure}"}
-    own = handles[local_rank]
-
-    def ask(question: Callable[[], Any]) -> Any:
-        with suppress(nvml.NVMLError, AttributeError, KeyError):
-            return question()
-        return None
-
-    return {
-        "driver": _text(ask(nvml.nvmlSystemGetDriverVersion)),
-        "nvlink_gb_per_s": ask(lambda: _sum_links(nvml, own)),
-        "pcie_gb_per_s": ask(lambda: _read_pcie(nvml, own)),
-        "joined": {
-            str(index): ask(partial(_name_join, nvml, own, other)) or "unknown"
-            for index, other in enumerate(handles)
-            if index != local_rank
-        },
-    }
-
-
-def _read_pcie(nvml: Any, handle: Any) -> float:
-    lane = PCIE_LANE[nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)]
-    return lane * float(nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
-
-
-def _sum_links(nvml: Any, handle: Any) -> float:
-    """Return the GB/s per direction of all active NVLinks; 0.0 without NVLinks."""
-    up = 0
-    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        with suppress(nvml.NVMLError):
-            up += nvml.nvmlDeviceGetNvLinkState(handle, link) == 1
-    if not up:
-        return 0.0
-    (speed,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
-    return up * float(speed.value.uiVal) / 1e3
-
-
-def _name_join(nvml: Any, own: Any, other: Any) -> str:
-    with suppress(nvml.NVMLError):
-        if nvml.nvmlDeviceGetP2PStatus(own, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == 0:
-            return "NVLink"
-    return ANCESTORS.get(int(nvml.nvmlDeviceGetTopologyCommonAncestor(own, other)), "unknown")
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
 SHM = Path("/dev/shm")
@@ -316,32 +253,7 @@ def _is_there(folder: Path, rank: int) -> bool:
     return False
 
 
-VIA = re.compile(r"\bvia ([A-Z][A-Za-z0-9]+(?:/[A-Za-z]+)?)")
-NETWORK = re.compile(r"Using network (\w+)")
-IB_RATE = re.compile(r"([\d.]+) Gb/sec")
 SIOCGIFADDR = 0x8915
-
-
-def hide_log(env: dict[str, str]) -> Path | None:
-    """Send NCCL's log of its choices to a file of this process; return None if the user set NCCL_DEBUG."""
-    if "NCCL_DEBUG" in env:
-        return None
-    path = Path(tempfile.gettempdir()) / f"stratlab-nccl-{os.getpid()}.log"
-    env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,P2P,SHM", "NCCL_DEBUG_FILE": str(path)}
-    return path
-
-
-def read_log(path: Path | None) -> dict[str, list[str]]:
-    """Return `via` (transports between ranks: P2P/CUMEM, SHM, NET/IB) and `network` (IB or Socket); delete the file."""
-    text = ""
-    if path:
-        with suppress(OSError):
-            text = path.read_text(errors="replace")
-        path.unlink(missing_ok=True)
-    return {
-        "via": sorted({*VIA.findall(text)}) + (["NVLS"] if "NVLS comm" in text else []),
-        "network": sorted({*NETWORK.findall(text)}),
-    }
 
 
 def describe_network(env: Mapping[str, str], first: str, sys: Path = Path("/sys/class")) -> dict[str, Any]:
@@ -355,11 +267,7 @@ def describe_network(env: Mapping[str, str], first: str, sys: Path = Path("/sys/
         with suppress(OSError, ValueError):
             megabits = int((sys / "net" / name / "speed").read_text())
             speed = megabits / 8e3 if megabits > 0 else None
-    rates = []
-    for port in sorted((sys / "infiniband").glob("*/ports/*")):
-        with suppress(OSError, AttributeError):
-            if "ACTIVE" in (port / "state").read_text():
-                rates.append(float(IB_RATE.search((port / "rate").read_text())[1]) / 8)  # type: ignore[index]
+    rates = [port.gb_per_s for port in read_rdma_ports(sys) if port.gb_per_s is not None]
     return {"interface": name, "gb_per_s": speed, "ib_gb_per_s": rates}
 
 

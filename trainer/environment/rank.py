@@ -16,6 +16,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import torch.distributed as dist
 
 from stratlab_spec.settings.config import Config
 from trainer.distributed import read_node
+from trainer.distributed.nccl_transport import NcclLog, hide_log
 from trainer.environment.board import FOLDER, reach_board
 from trainer.environment.probes import (
     compare_clocks,
@@ -33,13 +35,12 @@ from trainer.environment.probes import (
     describe_versions,
     describe_volume,
     exchange_files,
-    hide_log,
     measure_all_reduce,
     prove_sum,
-    read_log,
 )
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.rendezvous import read_rank
+from trainer.measuring.links import read_own_transport
 
 GROUP_SHARE = 0.8
 """Share of the limit: waiting ranks give up before the launcher ends them, and can still report it."""
@@ -86,7 +87,7 @@ def main() -> None:
     local_rank, per_node = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     level = logging.INFO if rank == 0 else logging.WARNING
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr, force=True)
-    nccl_log = hide_log(os.environ)  # type: ignore[arg-type]
+    nccl_log = hide_log(os.environ)
     facts = Facts(rank)
     pod = {"pod": read_pod_name(os.environ), "node": read_node(os.environ), "host": socket.gethostname()}
     facts.found |= {"rank": rank, "local_rank": local_rank, "pod_index": rank // per_node, **pod}
@@ -102,8 +103,14 @@ def main() -> None:
         facts.add("files of the others", lambda: exchange_files(folder / f".{facts.token}"))
         backend = facts.found["meeting"]["backend"]
         facts.add("all-reduce", lambda: _measure(seconds, backend, local_rank, per_node))
-        facts.add("transport", lambda: read_log(nccl_log))
+        if backend == "nccl":
+            facts.add("transport", lambda: _describe_transport(local_rank, nccl_log))
     facts.finish()
+
+
+def _describe_transport(local_rank: int, nccl_log: NcclLog) -> dict[str, Any]:
+    found, present = read_own_transport(local_rank, nccl_log)
+    return {"found": asdict(found) if found else None, "present": asdict(present)}
 
 
 def _meet(seconds: float, device: dict[str, Any]) -> dict[str, str]:

@@ -164,6 +164,7 @@ def write_results(
     data_set_bytes: int,
     gpu: dict[str, float | None] | None,
     machine: MachineLoad,
+    transport: dict[str, Any] | None,
     data_order_sha256: str,
     last: dict[str, Any],
     test: Evaluation,
@@ -174,6 +175,7 @@ def write_results(
         data_set_bytes: its part in the memory of the computing device.
         gpu: of `Meter.describe`.
         machine: since before the first step.
+        transport: of `observe_transport`.
     """
     config, world, folder = run.config, run.world, run.folder
     wire = recorder.wire
@@ -191,6 +193,7 @@ def write_results(
         "processor": processor_name(),
         "gpu": gpu,
         "machine": machine.describe(next(filter(None, spans), None)),
+        "transport": transport,
         "device_type": world.device_type,
         "device_name": world.device_name,
         **_describe_memory(run, engine, memory, data_set_bytes),

@@ -17,6 +17,7 @@ from stratlab_spec.run_directory import RUNGS
 from stratlab_spec.schedule import TimedSteps, build_step_numbers
 from stratlab_spec.settings.config import Config
 from stratlab_spec.step_time.step_forecast import STEP_FORECAST, compare_step
+from trainer.distributed.nccl_transport import sum_up_transports
 from trainer.tasks.evaluation import Evaluation
 
 BAND_PCT = 5.0
@@ -238,6 +239,7 @@ def build_summary(
         **numbers,
         "trainable_parameters_pct": 100.0 * resolved["trainable_parameters"] / resolved["parameters"],
         **over_ranks,
+        **sum_up_transports([each.get("transport") for each in ranks]),
         **compare_forecast(resolved.get(FORECAST), over_ranks["peak_memory_gib"], ranks),
         **compare_step(resolved.get(STEP_FORECAST), numbers),
         **{name: ranks[0][name] for name in ("data_order_sha256", "initial_weights_sha256")},

@@ -31,6 +31,7 @@ MATTERS_TOO = {
     *("product dtypes", "device of every rank", "processor of every rank", "ranks on each node"),
     *("runs beside it", "GPU power_limit_w", "GPU clock_limit_mhz", "GPU memory_clock_limit_mhz"),
     *("GPU clock reached", "GPU slowed by heat or a power brake"),
+    *("transport within a node", "transport between nodes", "GPUDirect RDMA", "transport fell back"),
 }
 NOT_IN_EXAMPLES = {
     *(
@@ -131,6 +132,10 @@ def slow_rank(run):
         (lambda run: (run / "ranks" / "rank1.json").unlink(), "gradient dtypes", ["float32"], "unknown", True),
         (set_version, "numpy", "2.4.6", "1.26.4", True),
         (set_variable("NCCL_IB_DISABLE"), "NCCL_IB_DISABLE", "not set", "1", True),
+        (set_at("summary", transport_in_node="SHM"), "transport within a node", "none recorded", "SHM", True),
+        (set_at("summary", transport_between_nodes="x"), "transport between nodes", "none recorded", "x", True),
+        (set_at("summary", gpudirect="no"), "GPUDirect RDMA", "none recorded", "no", True),
+        (set_at("summary", transport_fell_back="x"), "transport fell back", "no", "x", True),
         (set_variable("NCCL_DEBUG"), "NCCL_DEBUG", "not set", "1", False),
         (set_at("resolved", knobs={"static_graph": True}), "knobs.static_graph", False, True, False),
         (set_at("resolved", knobs={}), "knobs.static_graph", False, "has none", False),

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from dataclasses import asdict
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,11 +12,12 @@ from stratlab_spec.exit_codes import PeerLost
 from stratlab_spec.findings import Finding
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes, refuses
+from trainer.distributed.nccl_transport import Present, Transport
 from trainer.environment import launcher
 from trainer.environment.assessment import expect_bandwidth, judge
 from trainer.environment.board import find_pod_index
 from trainer.environment.findings import Asked, Facts
-from trainer.environment.probes import bus_gb_per_s, hide_log, read_log
+from trainer.environment.probes import bus_gb_per_s
 from trainer.launch.stop import Stop
 
 PODS, PER_POD = 2, 2
@@ -37,6 +39,11 @@ def spoil(rank: int, *path: str, **changed: Any) -> dict[int, dict[str, Any]]:
         place = place[name]
     place.update(changed)
     return facts
+
+
+def post_transport(between: str) -> dict[str, Any]:
+    found = Transport("2.28.9", "NVLink", between, "yes")
+    return {"found": asdict(found), "present": asdict(Present(True, ("InfiniBand",)))}
 
 
 def _post(rank: int, pods: int) -> dict[str, Any]:
@@ -61,7 +68,7 @@ def _post(rank: int, pods: int) -> dict[str, Any]:
             "all": [{**row, "mib": 1.0, "gb_per_s": 5.0}, row],
             "pod": [{**row, "gb_per_s": 300.0}],
         },
-        "transport": {"via": ["NET/IB", "P2P/CUMEM"], "network": ["IB"]},
+        "transport": post_transport("InfiniBand"),
     }  # fmt: skip
     if pods == 1:
         found["all-reduce"] = {"all": [{**row, "gb_per_s": 300.0}]}
@@ -93,7 +100,7 @@ def test_nothing_is_found_where_nothing_is_missing(pods: int) -> None:
         *("ranks", "versions", "devices", "shared memory", "results volume", "shared files", "clock"),
         *("all-reduce", "within a pod")[:pods],
     ]
-    told = {1: ("2.28.9", "580.1"), 2: ("H200", "139.2 GiB", "NVLink"), 7: ("NET/IB", "P2P/CUMEM", "nccl")}
+    told = {1: ("2.28.9", "580.1"), 2: ("H200", "139.2 GiB", "NVLink"), 7: ("NVLink", "InfiniBand", "nccl")}
     assert all(word in found[place].seen for place, words in told.items() for word in words)
 
 
@@ -170,25 +177,11 @@ def test_a_pod_without_its_accelerators_has_the_words_of_a_run() -> None:
     assert ("problem", "devices", f"pod {NAMES[1]}: none visible") in named
 
 
-LOG = """\
-node:71:71 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB; OOB eth0:10.0.0.1<0>
-node:71:99 [0] NCCL INFO Using network IB
-node:71:99 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
-node:71:99 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM
-node:71:99 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [receive] via NET/IB/0/GDRDMA
-node:71:99 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
-node:71:99 [0] NCCL INFO NVLS comm 0x55 headRank 0 nHeads 8
-"""
-
-
-def test_what_nccl_has_chosen_is_read_and_the_file_goes(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    env: dict[str, str] = {}
-    path = hide_log(env)
-    assert path and env["NCCL_DEBUG_FILE"] == str(path) and env["NCCL_DEBUG"] == "INFO"
-    path.write_text(LOG)
-    assert read_log(path) == {"via": ["NET/IB", "P2P/CUMEM", "SHM/direct", "NVLS"], "network": ["IB"]}
-    assert not path.exists() and read_log(path) == read_log(None) == {"via": [], "network": []}
+def test_a_fall_back_of_nccl_is_a_warning() -> None:
+    found = bad(judged(spoil(3, transport=post_transport("Socket"))))
+    assert [(*each[:2], *find_codes([each[2]])) for each in found] == [
+        ("warning", "network", "SL-transport-fell-back")
+    ]
 
 
 def test_bus_bandwidth_is_counted_as_nccl_tests_count_it() -> None:
@@ -196,7 +189,7 @@ def test_bus_bandwidth_is_counted_as_nccl_tests_count_it() -> None:
     assert (bus_gb_per_s(10**9, 8, 0.01), bus_gb_per_s(10**9, 2, 0.01)) == pytest.approx((175.0, 100.0))
 
 
-IB, SOCKET = ({"via": [f"NET/{kind}"], "network": [kind]} for kind in ("IB", "Socket"))
+IB, SOCKET = map(post_transport, ("InfiniBand", "Socket"))
 
 
 @pytest.mark.parametrize(
