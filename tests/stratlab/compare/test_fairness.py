@@ -156,6 +156,12 @@ def test_a_difference_in_one_run_is_found_and_judged(root, change, field, others
         assert ("fsdp" in entry["why"] or "ddp" in entry["why"]) is silent
 
 
+def test_a_fall_back_of_all_runs_forbids_a_winner_too(root):
+    put(root, "summary", "transport_fell_back", "Socket", "ddp", "fsdp", "zero2")
+    found = report(root)
+    assert found["fairness"]["verdict"] == "not comparable" and set(found["winners"].values()) == {None}
+
+
 def test_runs_of_a_real_gpu_are_comparable_and_the_table_knows_every_fact_of_them():
     assert compare(load_runs(H200))["fairness"]["verdict"] == "comparable"
     named = {rule.path[:2] for rule in RULES if rule.source == "config"}
