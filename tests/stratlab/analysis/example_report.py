@@ -116,6 +116,8 @@ def _run(source, ranks, pp):
     run |= gpu if source == "gpu" else cpu
     run["axes"] = {"dp_replicate": ranks // pp} | ({"pp": pp} if pp > 1 else {"dp_shard": 1})
     run |= {"torch": "2.13.0", "created": "2026-11-21T09:00:00Z", "finished": True, "test_accuracy_pct": 97.0}
+    transport = ("transport_in_node", "transport_between_nodes", "gpudirect", "transport_fell_back")
+    run |= dict.fromkeys(transport)
     return run | {"step_time_ms_p50": 95.0, "samples_per_s": 673.0, "measured_steps": 590}
 
 
