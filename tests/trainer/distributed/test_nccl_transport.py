@@ -1,6 +1,8 @@
 """What NCCL's log tells: lines of public reports, or by hand where there is none (tests/data/nccl_logs.json)."""
 
+import importlib.util
 import json
+import mmap
 import os
 import socket
 from pathlib import Path
@@ -54,6 +56,24 @@ def test_the_transport_is_read_in_the_lines_of_reports(name):
 )
 def test_without_a_graph_nvml_tells_what_p2p_is(joined, wire):
     assert read_transport(LOGS["roce"], joined).in_node == wire
+
+
+FORMATS = (
+    *("Channel %02d : %d[%d] -> %d[%d] via SHM/", "Channel %02d/%01d : %d[%d] -> %d[%d] via P2P/"),
+    *("[send] via NET/%s/%d(%d)%s", "[receive] via COLLNET/%s/%d%s", "nNodes %d localRanks"),
+    *("NVLS comm %p", "NET/IB : Using%s %s; OOB", "Pattern %d, crossNic %d", "type %s/%s, sameChannels"),
+)
+
+
+def test_the_installed_nccl_writes_lines_of_these_forms():
+    """A newer NCCL with other words would leave every transport unknown."""
+    found = importlib.util.find_spec("nvidia.nccl") if importlib.util.find_spec("nvidia") else None
+    if found is None:
+        pytest.skip("NCCL is not installed")
+    (folder,) = found.submodule_search_locations
+    with open(Path(folder) / "lib" / "libnccl.so.2", "rb") as file:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
+            assert [each for each in FORMATS if library.find(each.encode()) < 0] == []
 
 
 def test_a_log_of_our_own_is_read_once_and_is_no_choice_of_the_user(tmp_path, monkeypatch):
