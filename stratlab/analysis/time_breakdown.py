@@ -29,9 +29,12 @@ remainders of earlier parts suffice, so that the parts of a state sum to its tim
 
 from __future__ import annotations
 
+import math
 import statistics
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +45,7 @@ from stratlab.traces.trace import PHASES, Window
 from stratlab_spec.step_parts import PARTS
 from stratlab_spec.trace_events import (
     Intervals,
+    Mask,
     Times,
     build_covered_share,
     build_empty,
@@ -317,15 +321,38 @@ def choose_states(shares: NDArray[np.float32]) -> States:
     """Return one state per bin from the shares of each, shape (steps, states, bins): of those that are in the bin the
     one with most time that no bin shows yet.
     """
-    steps, _, bins = shares.shape
-    owed = np.zeros(shares.shape[:2], np.float32)
-    chosen, every = np.empty((steps, bins), np.uint8), np.arange(steps)
-    for place in range(bins):
-        here = shares[:, :, place]
-        owed += here
-        chosen[:, place] = best = np.where(here > 0, owed, -np.inf).argmax(axis=1)
-        owed[every, best] -= 1
+    present = shares > 0
+    chosen = present.argmax(axis=1).astype(np.uint8)
+    # a bin with one state only: `owed` is the same after it, but for its rounding
+    whole = (shares == 1) & (present.sum(axis=1, keepdims=True) == 1)
+    for step in np.flatnonzero(~whole.any(axis=1).all(axis=1)).tolist():
+        _choose_shared(shares[step], present[step], whole[step], chosen[step])
     return chosen
+
+
+def _choose_shared(
+    shares: NDArray[np.float32], present: Mask, whole: Mask, chosen: NDArray[np.uint8]
+) -> None:
+    """Choose the states of the bins of one step that several share, or none."""
+    bins = np.flatnonzero(~whole.any(axis=0))
+    at, states = np.nonzero(present[:, bins].T)
+    latest = np.maximum.accumulate(np.where(whole, np.arange(shares.shape[1]), -1), axis=1)
+    entries = zip(states.tolist(), shares[states, bins[at]].tolist(), latest[states, bins[at]].tolist())
+    owed, seen = array("f", bytes(4 * len(shares))), [-1] * len(shares)  # float32, as the shares
+    best_states = []
+    for place, count in zip(bins.tolist(), np.bincount(at, minlength=len(bins)).tolist(), strict=True):
+        best, most = 0, -math.inf
+        for state, share, rounded in islice(entries, count):
+            if rounded > seen[state]:
+                owed[state] += 1
+                owed[state] -= 1
+            seen[state] = place
+            owed[state] += share
+            if owed[state] > most:
+                best, most = state, owed[state]
+        owed[best] -= 1
+        best_states.append(best)
+    chosen[bins] = best_states
 
 
 def coarsen(states: States, factor: int) -> States:

@@ -1,8 +1,9 @@
 """Read a trace file in pieces of whole events, so that memory stays bounded for any content.
 
-`read_blocks` unpacks, `read_head` returns the part before the events, and `split_events` cuts between events. In
-Kineto's own formatting it looks for the text between two events. It scans other formatting: it masks strings and counts
-brackets with numpy. A file above the limits is refused before it fills the memory.
+`read_blocks` unpacks, `read_head` returns the part before the events, and `split_events` cuts between events. It looks
+for the text that stands between the first two events, and lets the decoder verify each cut of another writer than
+Kineto. If a cut is wrong, it scans: it masks strings and counts brackets with numpy, which takes five times as long. A
+file above the limits is refused before it fills the memory.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK_BYTES = 2 << 20  # with larger blocks the decoded events do not fit into the processor's cache
+BLOCK_BYTES = 512 << 10  # with larger blocks the decoded events do not fit into the processor's cache
 SCAN_BYTES = 256 << 10  # numpy temporarily needs up to 20 times this size
 EVENTS_KEY = b'"traceEvents"'
 NO_EVENTS = "lacks traceEvents [SL-trace-no-events]"
@@ -27,8 +29,9 @@ BARE_LIST = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
 BARE = b"{ }"  # head of a file that is only the list of events; no other file's head has this space
 NO_TEXT = "is not text: a binary trace, such as Perfetto's or Nsight Systems', not torch.profiler's [SL-trace-binary]"
 EVENTS = re.compile(rb'"traceEvents"\s*:\s*(\[|[^\s\[])')
-KINETO_STYLE = re.compile(rb"\s*\n  \{\n    \"")
-KINETO_BORDER = b"\n  },\n  {"
+INDENTED = re.compile(rb"\s*?(\r?\n[ \t]*)\{(\r?\n[ \t]*)\"")  # the first event
+KINETO_INDENT = b"\n  ", b"\n    "
+COMPACT = re.compile(rb"\},\s{0,9}\{\"")  # between two events
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 FIRST_BYTES = {  # first bytes of other formats -> description
     b"\xff\xfe": "UTF-16 text: save it as UTF-8",
@@ -143,21 +146,15 @@ def split_placed(path: Path, limits: Limits = LIMITS) -> Iterator[tuple[int, byt
     blocks = read_blocks(path, limits)
     marked, head, rest, at = _read_head(blocks, limits)
     yield marked, head
-    kineto, scan = bool(KINETO_STYLE.match(rest)), _Scan()
-    buffer = rest
+    border, scan, buffer = _find_border(rest), _Scan(), rest
     while True:
-        cut = buffer.rfind(KINETO_BORDER) if kineto else scan.find_cut(buffer)
-        if kineto and cut < 0 and len(buffer) > 2 * BLOCK_BYTES:
-            kineto, cut = False, scan.find_cut(buffer)
-        if cut > 0:
-            # the event keeps `\n  }` of Kineto's border; a scan cuts where the next event begins
-            comma = cut + 4 if kineto else len(buffer[:cut].rstrip()) - 1
-            if comma > 0 and buffer[comma] == ord(","):
-                yield at - 1, b"".join((b"[", memoryview(buffer)[:comma], b"]"))
-            elif comma >= 0:
-                raise build_not_json(f"no comma between two events, at byte {at + cut}")
-            used = comma + 1 if kineto else cut
-            buffer, at = buffer[used:], at + used
+        piece, used = border.cut(buffer) if border else scan.cut(buffer, at)
+        if border and not piece and (used or len(buffer) > 4 * BLOCK_BYTES):
+            border = None
+            piece, used = scan.cut(buffer, at)
+        if piece:
+            yield at - 1, piece
+        buffer, at = buffer[used:], at + used
         if len(buffer) > limits.piece_bytes:
             raise TraceError(
                 f"holds more than {limits.piece_bytes >> 20} MiB in one event or after the events [SL-event-too-large]"
@@ -205,6 +202,48 @@ def _build_large_head(limits: Limits) -> TraceError:
     return TraceError(f"lacks traceEvents in its first {limits.head_bytes >> 20} MiB [SL-trace-head-large]")
 
 
+@dataclass(frozen=True)
+class _Border:
+    """The text between two events: it begins with white space and `}`, then come `comma` and the next event."""
+
+    text: bytes
+    comma: int
+    is_certain: bool  # Kineto's own formatting, in which nothing else looks like it
+
+    def cut(self, text: bytes) -> tuple[bytes, int]:
+        """Return the whole events of `text` as a list, and its bytes up to the next event.
+
+        Without a border both are empty; the list only, if the text before the last border is not a list of events.
+        """
+        at = text.rfind(self.text)
+        if at < 0:
+            return b"", 0
+        end = at + self.comma
+        piece = b"".join((b"[", memoryview(text)[:end], b"]"))
+        return (piece if self.is_certain or _is_list(piece) else b""), end + 1
+
+
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def _is_list(piece: bytes) -> bool:
+    """Return whether the text is a list; a wrong cut, in a text or inside brackets, leaves it without its end."""
+    try:
+        _decode_list(piece)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _find_border(text: bytes) -> _Border | None:
+    """Return the border by the first event of `text`; None if it shows none."""
+    if indented := INDENTED.match(text):
+        before, inside = indented.groups()
+        return _Border(before + b"}," + before + b"{", len(before) + 1, (before, inside) == KINETO_INDENT)
+    found = COMPACT.search(text)
+    return _Border(found[0], 1, False) if found else None
+
+
 class _Scan:
     """Find the starts of top-level events in text of any formatting; each byte is scanned once.
 
@@ -225,6 +264,24 @@ class _Scan:
         if cut > 0:
             self.start, self.seen = 0, self.seen - cut
         return cut
+
+    def cut(self, text: bytes, at: int) -> tuple[bytes, int]:
+        """Return the whole events of `text` as a list, and the bytes up to the next event; both empty before it.
+
+        Args:
+            at: of the text in the file.
+
+        Raises:
+            TraceError: there is no comma between two events.
+        """
+        if (cut := self.find_cut(text)) <= 0:
+            return b"", 0
+        comma = len(text[:cut].rstrip()) - 1
+        if comma < 0:
+            return b"", cut
+        if not comma or text[comma] != ord(","):
+            raise build_not_json(f"no comma between two events, at byte {at + cut}")
+        return b"".join((b"[", memoryview(text)[:comma], b"]")), cut
 
     def _look(self, new: bytes) -> int:
         """Scan `new` and return the number of scanned bytes: all, except half an escape at the end."""

@@ -139,6 +139,17 @@ class Growing:
         return self.values
 
 
+class _Chosen(dict[str, bool]):
+    """Remember which names start with one of `starts`."""
+
+    def __init__(self, *starts: str) -> None:
+        self.starts = starts
+
+    def __missing__(self, name: str) -> bool:
+        self[name] = chosen = name.startswith(self.starts)
+        return chosen
+
+
 @dataclass
 class Columns:
     """Collect columns piece by piece. All times in ns on the trace's own clock."""
@@ -149,11 +160,15 @@ class Columns:
     collectives: Codes = field(default_factory=Codes)
     groups: Codes = field(default_factory=Codes)  # (name, description, ranks)
     without: frozenset[str] = frozenset({"Trace"})  # categories that are left out
+    spanned: frozenset[str] = frozenset()  # others that are left out, but `first_ns` and `last_ns` include them
     processes: Processes = field(default_factory=dict)  # of an Ascend trace
     columns: dict[str, Growing] = field(default_factory=dict)
     count: int = 0
     left_out: int = 0
     uncategorized: int = 0  # events with a duration but no category; torch sets a category for each event
+    first_ns: int = 1 << 62
+    last_ns: int = 0
+    _always: _Chosen = field(default_factory=lambda: _Chosen(RECORD, *COLLECTIVE_OPERATORS))
 
     def apply(self, events: list[Event], text: bytes) -> None:
         """Add the events of one piece; `text` is their JSON."""
@@ -161,28 +176,34 @@ class Columns:
             self._apply_memory([e for e in events if e.name == "[memory]" and e.ph == "i" and e.args])
         if self.processes:
             categorize(events, self.processes)
-        left, always = self.without, (RECORD, *COLLECTIVE_OPERATORS)
-        wanted = [e for e in events if e.ph == "X" and (e.cat not in left or e.name.startswith(always))]
-        self.left_out += sum(1 for e in wanted if e.dur is None and e.cat)
+        left, always, spanned = self.without, self._always, self.spanned
+        wanted = [e for e in events if e.ph == "X" and (e.cat not in left or always[e.name])]
+        if spanned and (inner := [e for e in wanted if e.cat in spanned]):
+            wanted = [e for e in wanted if e.cat not in spanned]
+            self._keep(inner, events, text)
         kept, times = self._keep(wanted, events, text)
         if not kept:
             return
-        category = np.array([self.categories[e.cat] for e in kept], np.int32)
-        name = np.array([self.names[e.name] for e in kept], np.int32)
-        thread = np.array([self.threads[e.pid, e.tid] for e in kept], np.int32)
+        code = self.categories
+        category = np.array([code[e.cat] for e in kept], np.int32)
+        code = self.names
+        name = np.array([code[e.name] for e in kept], np.int32)
+        code = self.threads
+        thread = np.array([code[e.pid, e.tid] for e in kept], np.int32)
         whole = {"ts": times[0], "dur": times[1], "name": name, "cat": category, "thread": thread}
         for key, column in whole.items():
             self._add(key, column)
-        on_gpu = self._which(category, GPU_CATEGORIES)
-        linked = np.flatnonzero(~self._which(category, UNLINKED_CATEGORIES))
+        linked = np.flatnonzero(self._which(category, UNLINKED_CATEGORIES, without=True))
         args = [kept[i].args or NO_ARGS for i in linked.tolist()]
         self._add("linked", (linked + self.count).astype(np.int32))
         self._add("correlation", read_integers([a.correlation for a in args]))
+        on_gpu = self._which(category, GPU_CATEGORIES)
         gpu = np.flatnonzero(on_gpu)
         args = [kept[i].args or NO_ARGS for i in gpu.tolist()]
         self._add("gpu", (gpu + self.count).astype(np.int32))
-        for key in ("device", "stream", "bytes"):
-            self._add(key, read_integers([getattr(a, key) for a in args]))
+        self._add("device", read_integers([a.device for a in args]))
+        self._add("stream", read_integers([a.stream for a in args]))
+        self._add("bytes", read_integers([a.bytes for a in args]))
         asked = np.flatnonzero(on_gpu | (name == self.names.get(RECORD, -1))).tolist()
         talks = [(i, a) for i in asked if (a := kept[i].args or NO_ARGS).collective not in (None, "")]
         if talks:
@@ -194,16 +215,32 @@ class Columns:
     ) -> tuple[list[Event], tuple[Column, Column]]:
         """Return the `wanted` events with a usable time, and their starts and durations in ns, read from `text`."""
         timed = [e for e in wanted if e.dur is not None and e.cat]
-        self.uncategorized += sum(1 for e in wanted if e.dur is not None and not e.cat)
+        if len(timed) < len(wanted):
+            uncategorized = sum(1 for e in wanted if e.dur is not None and not e.cat)
+            self.uncategorized += uncategorized
+            self.left_out += sum(1 for e in wanted if e.dur is None and e.cat)
+        kept, times = self._read_times(timed, events, text)
+        if kept:
+            self.first_ns = min(self.first_ns, int(times[0].min()))
+            self.last_ns = max(self.last_ns, int((times[0] + times[1]).max()))
+        return kept, times
+
+    def _read_times(
+        self, timed: list[Event], events: list[Event], text: bytes
+    ) -> tuple[list[Event], tuple[Column, Column]]:
         try:
-            ts, dur = (np.array([getattr(e, key) for e in timed], np.float64) for key in ("ts", "dur"))
+            ts, dur = np.array([e.ts for e in timed]), np.array([e.dur for e in timed])
+            if not (are_whole := ts.dtype == dur.dtype == np.int64):
+                ts, dur = ts.astype(np.float64), dur.astype(np.float64)
         except OverflowError:  # an integer too large for a float64
             fit = [e for e in timed if e.ts < LATEST_US and e.dur < LONGEST_US]  # type: ignore[operator]
-            return self._keep(fit, events, text)
+            return self._read_times(fit, events, text)
         usable = (ts > 0) & (ts < LATEST_US) & (dur >= 0) & (dur < LONGEST_US)
         if not usable.all():
             self.left_out += int((~usable).sum())
             timed, ts, dur = list(compress(timed, usable)), ts[usable], dur[usable]
+        if are_whole:
+            return timed, (ts * 1000, dur * 1000)
         if len(ts) and ts.max() >= EXACT_BELOW_US:
             return timed, _exact(timed, events, text)
         return timed, (to_ns(ts), to_ns(dur))
@@ -213,8 +250,10 @@ class Columns:
         column = self.columns.pop(key, None)
         return np.empty(0, dtype) if column is None else column.take()
 
-    def _which(self, category: Column, wanted: tuple[str, ...]) -> NDArray[np.bool_]:
-        return np.isin(category, [self.categories[name] for name in wanted if name in self.categories])
+    def _which(
+        self, category: Column, wanted: tuple[str, ...], *, without: bool = False
+    ) -> NDArray[np.bool_]:
+        return np.array([(name in wanted) != without for name in self.categories], bool)[category]
 
     def _apply_communication(self, index: Column, args: list[Args]) -> None:
         elements = np.maximum(

@@ -27,6 +27,7 @@ LABEL_CATEGORIES = (
 )  # writers of 2021 had one category for labels and operators
 NOT_KEPT = frozenset({"Trace"})  # the profiler's own span
 OPERATORS = frozenset({"cpu_op"})
+STACKS = frozenset({"python_function"})
 BEFORE, UNTOLD = -2, -1  # instead of a time: before the recording, not in the trace
 
 
@@ -63,6 +64,7 @@ class Trace:
     head: dict[str, Any]  # the part before the events
     distributed: dict[str, Any]  # Kineto's distributedInfo: rank, world_size, backend, pg_config
     origin_ns: int  # of the first event, since 1970 if the trace has a base time
+    last_ns: int  # when the last event ended, also of Python's stack that is left out
     ts: Times
     end: Times
     name: NDArray[np.int32]
@@ -97,20 +99,23 @@ def load_trace(path: Path, operators: bool = True, processes: Processes | None =
 
     Args:
         processes: process names of an Ascend trace; None = not read yet.
-        operators: False = leave out the host's operators, which are most events, if the trace holds GPU events.
+        operators: False = leave out the host's operators and Python's stack, which are most events, if the trace
+            holds GPU events.
 
     Raises:
         TraceError: not JSON, cut off, empty, above the limits, or without an event of known duration.
     """
     pieces = split_placed(path)
     head = decode_head(next(pieces)[1])
+    whole = operators or not head.get("deviceProperties")
     columns = Columns(
-        without=NOT_KEPT if operators or not head.get("deviceProperties") else NOT_KEPT | OPERATORS,
+        without=NOT_KEPT if whole else NOT_KEPT | OPERATORS,
+        spanned=frozenset() if whole else STACKS,
         processes=processes or {},
     )
     raw_bytes, odd = 0, Oddities()
     for start, piece in pieces:
-        raw_bytes += len(piece)
+        raw_bytes = start + len(piece)
         if processes is None and MARK in piece:
             processes = read_processes(path)
             if processes:
@@ -119,7 +124,7 @@ def load_trace(path: Path, operators: bool = True, processes: Processes | None =
             _apply_piece(columns, piece, head)
         except UNDECODABLE:
             _apply_piece(columns, repair_piece(piece, odd, start), head)
-    if columns.without > NOT_KEPT and not any(name in columns.categories for name in GPU_CATEGORIES):
+    if not whole and not any(name in columns.categories for name in GPU_CATEGORIES):
         return load_trace(path, processes=processes)  # a GPU was present but not used
     if not columns.count:
         other = columns.uncategorized + odd.events
@@ -138,13 +143,14 @@ def _apply_piece(columns: Columns, piece: bytes, head: dict[str, Any]) -> None:
 
 def _build_trace(columns: Columns, head: dict[str, Any], raw_bytes: int, odd: Oddities) -> Trace:
     ts, end = columns.take("ts"), columns.take("dur")
-    first = int(ts.min())
+    first = columns.first_ns
     ts -= first
     end += ts
     return Trace(
         head=head,
         distributed=_object(head.get("distributedInfo")),
         origin_ns=first + read_base_ns(head.get("baseTimeNanoseconds")),
+        last_ns=columns.last_ns - first,
         ts=ts,
         end=end,
         **{key: columns.take(key) for key in ("name", "cat", "thread", "device", "stream", "bytes")},
@@ -223,7 +229,7 @@ def find_steps(trace: Trace) -> tuple[StepsFrom, list[Window]]:
                 Window(number, int(trace.ts[i]), int(trace.end[i]))
                 for number, i in zip(numbers, found, strict=True)
             ]
-    return "recording", [Window(1, BEFORE, int(trace.end.max()), is_recording=True)]
+    return "recording", [Window(1, BEFORE, trace.last_ns, is_recording=True)]
 
 
 def find_phases(trace: Trace) -> list[str]:
