@@ -75,6 +75,11 @@ Intervals = tuple[Times, Times]
 Mask = NDArray[np.bool_]
 
 
+def find_distinct(codes: NDArray[Any]) -> list[int]:
+    """Return the codes that occur, ascending, as `np.unique`, which imports numpy.ma. Codes count from 0."""
+    return np.flatnonzero(np.bincount(codes)).tolist()
+
+
 def build_empty() -> Intervals:
     """Return an empty set."""
     return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -20,7 +20,7 @@ from stratlab.analysis.lanes import Lanes
 from stratlab.analysis.time_breakdown import Partition
 from stratlab.traces.kineto_events import COPY_CATEGORIES
 from stratlab.traces.trace import Trace, find_steps
-from stratlab_spec.trace_events import Times
+from stratlab_spec.trace_events import Times, find_distinct
 
 TYPES = ("compute", "comm", "copy")
 SHORT_US = 10.0
@@ -196,7 +196,7 @@ def build_copies(rank: int, trace: Trace) -> list[CopyRow]:
     """Return one row per kind, those with most time first; none on CPU traces."""
     copies = np.flatnonzero(trace.in_category(COPY_CATEGORIES)[trace.gpu])
     names = trace.name[trace.gpu[copies]]
-    kind_of = {int(code): name_copy(trace.names[code]) for code in np.unique(names)}
+    kind_of = {code: name_copy(trace.names[code]) for code in find_distinct(names)}
     durations = (trace.end - trace.ts)[trace.gpu[copies]]
     rows = []
     for kind in sorted(set(kind_of.values())):

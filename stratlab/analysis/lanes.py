@@ -34,6 +34,7 @@ from stratlab_spec.trace_events import (
     Mask,
     Times,
     build_union,
+    find_distinct,
     is_within,
 )
 
@@ -112,11 +113,23 @@ def find_launches(trace: Trace) -> Launches:
 def _precede(trace: Trace, found: Mask) -> Mask:
     """Return which GPU events start before the first on their stream whose launch was found."""
     starts, before = trace.ts[trace.gpu], np.zeros(len(found), bool)
-    for device, stream in np.unique(np.stack([trace.device, trace.stream])[:, ~found], axis=1).T:
-        mine = (trace.device == device) & (trace.stream == stream)
-        if (mine & found).any():
+    if found.all():
+        return before
+    for _, _, mine in split_streams(trace):
+        if (mine & found).any() and not found[mine].all():
             before |= mine & (starts < starts[mine & found].min())
     return before
+
+
+def split_streams(trace: Trace) -> list[tuple[int, int, Mask]]:
+    """Return device, stream and GPU events of each stream, in ascending order."""
+    places = [np.unique(ids, return_inverse=True) for ids in (trace.device, trace.stream)]
+    (devices, device), (streams, stream) = places
+    codes = device * len(streams) + stream
+    return [
+        (int(devices[code // len(streams)]), int(streams[code % len(streams)]), codes == code)
+        for code in find_distinct(codes)
+    ]
 
 
 def find_entries(trace: Trace, events: Times | NDArray[np.int32]) -> Times:
@@ -164,7 +177,7 @@ def _find_innermost(trace: Trace, events: Times, spans: Times) -> Times:
     found = np.full(len(events), -1, np.int64)
     present = events >= 0
     at, threads = trace.ts[np.maximum(events, 0)], trace.thread[np.maximum(events, 0)]
-    for thread in np.unique(trace.thread[spans]):
+    for thread in find_distinct(trace.thread[spans]):
         mine = spans[trace.thread[spans] == thread]
         mine = mine[np.lexsort((-trace.end[mine], trace.ts[mine]))]
         here = np.flatnonzero(present & (threads == thread))
@@ -184,6 +197,7 @@ class Lanes:
     event: NDArray[np.int32] | Times  # which events of the trace these are
     starts: Times
     ends: Times
+    launch: Times  # when its launch began, BEFORE or UNTOLD; on the host itself, the event's start
     issued: Times  # when the host launched the event; on the host itself, its start
     launched: Times  # when the launching call had ended; on the host itself, the event's start
     is_compute: Mask
@@ -250,6 +264,7 @@ def _build_gpu_lanes(trace: Trace) -> Lanes:
         trace,
         "gpu",
         gpu,
+        launch=launches.start,
         issued=np.where(untold, trace.ts[gpu], launches.start),
         launched=np.where(untold, trace.ts[gpu], launches.end),
         is_compute=~communicates & ~copies,
@@ -278,6 +293,7 @@ def _build_cpu_lanes(trace: Trace) -> Lanes:
         trace,
         "cpu",
         used,
+        launch=trace.ts[used],
         issued=trace.ts[used],
         launched=trace.ts[used],
         is_compute=computes[used],

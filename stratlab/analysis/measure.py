@@ -7,6 +7,8 @@ number of collectives and of rows, not with the number of events.
 Separate processes can each read a share of the ranks, on any machine; one more combines them. A share writes its
 readings into `<index>-of-<count>/`, in one step, below `<run>/.analysis-shares/` or below the folder of its Job there
 (share_job.py). They are used only with the very traces that they were made from.
+
+What reads one trace in this process imports numpy and the decoder; processes and versions are imported by their users.
 """
 
 from __future__ import annotations
@@ -17,16 +19,12 @@ import re
 import shutil
 import sys
 import tempfile
-import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,11 +39,13 @@ from stratlab.analysis.rank import (
     write_reading,
 )
 from stratlab.analysis.time_breakdown import choose_step
-from stratlab.machine import read_version
 from stratlab.run_directory.files import LARGEST_WORLD, read_object
 from stratlab.traces.chunks import TraceError
 from stratlab.traces.discover import TraceFinding
 from stratlab_spec.trace_events import Times
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 Progress = Callable[[str], None]
 
@@ -146,14 +146,17 @@ Work = tuple[int, Path, dict[str, int], Path]
 
 def _read_all(work: Mapping[int, Work], processes: int) -> Iterator[tuple[int, Path | str]]:
     """Yield (rank, scratch file or the reason without one), in the order of the ranks."""
-    pool = None
-    if processes > 1:
-        with suppress(OSError):  # there can be no other process: a pod may have no /dev/shm to write to
-            pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
-    if pool is None:
+    if processes < 2:
         yield from ((rank, READ(item)) for rank, item in work.items())
         return
-    with pool:
+    from concurrent.futures.process import BrokenProcessPool
+
+    with ExitStack() as until_the_end:
+        try:
+            pool = until_the_end.enter_context(_build_pool(processes))
+        except OSError:  # there can be no other process: a pod may have no /dev/shm to write to
+            yield from ((rank, READ(item)) for rank, item in work.items())
+            return
         futures = {rank: pool.submit(READ, item) for rank, item in work.items()}
         for rank, future in futures.items():
             try:
@@ -162,8 +165,17 @@ def _read_all(work: Mapping[int, Work], processes: int) -> Iterator[tuple[int, P
                 yield rank, _read_apart(work[rank])
 
 
+def _build_pool(processes: int) -> ProcessPoolExecutor:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+
+
 def _read_apart(item: Work) -> Path | str:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    from concurrent.futures.process import BrokenProcessPool
+
+    with _build_pool(1) as pool:
         try:
             return pool.submit(READ, item).result()
         except BrokenProcessPool:
@@ -179,6 +191,8 @@ def _read_rank(item: Work) -> Path | str:
     except MemoryError:
         return "needs more memory than there is [SL-rank-no-memory]"
     except Exception as bug:  # one odd file must not cost the report on all the others
+        import traceback
+
         traceback.print_exc(file=sys.stderr)
         return f"a bug of stratlab met something new in it ({type(bug).__name__}: {bug}) [SL-rank-bug]"
     path = scratch / f"rank{rank}"
@@ -259,6 +273,8 @@ def write_share(
         place: the folder of the shares.
         files, axes: of the whole run, as for `measure_traces`.
     """
+    from stratlab.machine import read_version
+
     target, folder = place / share.name, place / f".{share.name}-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
     try:
@@ -299,6 +315,8 @@ def find_share(place: Path, share: RankShare, files: Mapping[int, Path], axes: M
     Raises:
         MissingShare: it is missing, or was made from other traces or by another version.
     """
+    from stratlab.machine import read_version
+
     subject, folder = f"share {share.index} of {share.count}", place / share.name
     content = read_object(folder / CONTENT, [], {"ranks": dict, "axes": dict})
     if not content.get("ranks") and share.choose(files):

@@ -145,7 +145,7 @@ def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None
         "kernels": build_kernels(rank, trace, lanes),
         "durations": build_durations(trace, lanes),
         "copies": build_copies(rank, trace),
-        "idle": build_idle(rank, trace),
+        "idle": build_idle(rank, trace, lanes),
         "memory": build_memory_curve(rank, trace.memory),
         "allocations": _count_allocations(trace, windows),
         "device_name": name if isinstance(name, str) else None,
@@ -207,10 +207,18 @@ def _refuse_merged(windows: list[Window]) -> None:
 
 def _count_doubled(trace: Trace) -> int:
     """Return the number of GPU events that are repeated in the trace."""
-    gpu = trace.gpu
+    if not len(trace.gpu):
+        return 0
+    order = np.argsort(trace.ts[trace.gpu], kind="stable")
+    follows = np.append(False, np.diff(trace.ts[trace.gpu[order]]) == 0)
+    chosen = order[follows | np.append(follows[1:], False)]  # began together: only they can be equal
+    if not len(chosen):
+        return 0
+    gpu = trace.gpu[chosen]
     correlation = trace.linked_correlation[np.searchsorted(trace.linked, gpu)]
-    keys = np.stack([trace.ts[gpu], trace.end[gpu], trace.name[gpu], trace.device, trace.stream, correlation])
-    return len(gpu) - np.unique(keys, axis=1).shape[1] if len(gpu) else 0
+    own = trace.device[chosen], trace.stream[chosen]
+    keys = np.stack([trace.ts[gpu], trace.end[gpu], trace.name[gpu], *own, correlation])
+    return len(gpu) - np.unique(keys, axis=1).shape[1]
 
 
 def _count_allocations(trace: Trace, windows: list[Window]) -> int | None:

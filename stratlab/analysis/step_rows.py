@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stratlab.analysis.lanes import Lanes, Source, find_launches
+from stratlab.analysis.lanes import Lanes, Source, split_streams
 from stratlab.analysis.time_breakdown import KERNEL_WAIT_BELOW_NS, SPANS, Partition, Segments
 from stratlab.traces.trace import LABEL_CATEGORIES, PHASES, PROFILER_STEP, MemoryEvents, Trace, Window
 from stratlab_spec.step_parts import PARTS, SHARES, PartTimes
@@ -37,6 +37,7 @@ from stratlab_spec.trace_events import (
     build_union,
     clip,
     common_length,
+    find_distinct,
     join,
     length,
 )
@@ -212,7 +213,7 @@ def find_labels(trace: Trace) -> dict[str, Intervals]:
     """Return the labels of the program by name, without labels of steps and backends."""
     found: dict[str, Intervals] = {}
     events = np.flatnonzero(trace.in_category(LABEL_CATEGORIES[:1]))
-    for code in np.unique(trace.name[events])[:MOST_LABELS].tolist():
+    for code in find_distinct(trace.name[events])[:MOST_LABELS]:
         name = trace.names[code]
         if not any(pattern.search(name) for pattern in (STEP, PROFILER_STEP, COMMUNICATION_LABEL)):
             mine = events[trace.name[events] == code]
@@ -273,25 +274,24 @@ class IdleRow:
     other_ms: float
 
 
-def build_idle(rank: int, trace: Trace) -> list[IdleRow]:
+def build_idle(rank: int, trace: Trace, lanes: Lanes) -> list[IdleRow]:
     """Return one row per device and stream, ascending; none on CPU traces.
 
     As in HTA, events of one stream that overlap count as negative kernel wait, and an event without a launch in the
     trace never waited for the host.
     """
-    launched = find_launches(trace).start if len(trace.gpu) else trace.gpu
-    rows = []
-    for device, stream in np.unique(np.stack([trace.device, trace.stream]), axis=1).T:
-        mine = np.flatnonzero((trace.device == device) & (trace.stream == stream))
+    rows: list[IdleRow] = []
+    if lanes.source == "cpu":
+        return rows
+    for device, stream, of_stream in split_streams(trace):
+        mine = np.flatnonzero(of_stream)
         mine = mine[np.argsort(trace.ts[trace.gpu[mine]], kind="stable")]
         fell_idle = trace.end[trace.gpu[mine[:-1]]]
         gaps = trace.ts[trace.gpu[mine[1:]]] - fell_idle
-        by_host = launched[mine[1:]] > fell_idle
+        by_host = lanes.launch[mine[1:]] > fell_idle
         by_kernel = ~by_host & (gaps < KERNEL_WAIT_BELOW_NS)
         sums = (int(gaps[mask].sum()) for mask in (by_host, by_kernel, ~by_host & ~by_kernel))
-        rows.append(
-            IdleRow(rank, int(device) if device >= 0 else None, int(stream), *(ns / 1e6 for ns in sums))
-        )
+        rows.append(IdleRow(rank, device if device >= 0 else None, stream, *(ns / 1e6 for ns in sums)))
     return rows
 
 

@@ -337,7 +337,8 @@ def _choose_shared(
     bins = np.flatnonzero(~whole.any(axis=0))
     at, states = np.nonzero(present[:, bins].T)
     latest = np.maximum.accumulate(np.where(whole, np.arange(shares.shape[1]), -1), axis=1)
-    entries = zip(states.tolist(), shares[states, bins[at]].tolist(), latest[states, bins[at]].tolist())
+    columns = states, shares[states, bins[at]], latest[states, bins[at]]
+    entries = zip(*(column.tolist() for column in columns), strict=True)
     owed, seen = array("f", bytes(4 * len(shares))), [-1] * len(shares)  # float32, as the shares
     best_states = []
     for place, count in zip(bins.tolist(), np.bincount(at, minlength=len(bins)).tolist(), strict=True):

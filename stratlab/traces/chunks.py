@@ -146,23 +146,22 @@ def split_placed(path: Path, limits: Limits = LIMITS) -> Iterator[tuple[int, byt
     blocks = read_blocks(path, limits)
     marked, head, rest, at = _read_head(blocks, limits)
     yield marked, head
-    border, scan, buffer = _find_border(rest), _Scan(), rest
+    border, scan = _find_border(rest), _Scan()
+    buffer, block = b"", rest
     while True:
-        piece, used = border.cut(buffer) if border else scan.cut(buffer, at)
-        if border and not piece and (used or len(buffer) > 4 * BLOCK_BYTES):
-            border = None
-            piece, used = scan.cut(buffer, at)
+        found = border.cut(buffer, block) if border else None
+        if found is None or (not found[0] and len(found[1]) > 4 * BLOCK_BYTES):
+            border, found = None, scan.cut(buffer + block, at)
+        piece, left = found
         if piece:
             yield at - 1, piece
-        buffer, at = buffer[used:], at + used
+        buffer, at = left, at + len(buffer) + len(block) - len(left)
         if len(buffer) > limits.piece_bytes:
             raise TraceError(
                 f"holds more than {limits.piece_bytes >> 20} MiB in one event or after the events [SL-event-too-large]"
             )
-        block = next(blocks, None)
-        if block is None:
+        if not (block := next(blocks, b"")):
             break
-        buffer += block
     if EVENTS.search(buffer):
         raise TraceError("holds traceEvents twice [SL-trace-events-twice]")
     before = b"{" + EVENTS_KEY + b": ["
@@ -210,17 +209,19 @@ class _Border:
     comma: int
     is_certain: bool  # Kineto's own formatting, in which nothing else looks like it
 
-    def cut(self, text: bytes) -> tuple[bytes, int]:
-        """Return the whole events of `text` as a list, and its bytes up to the next event.
+    def cut(self, before: bytes, block: bytes) -> tuple[bytes, bytes] | None:
+        """Return the whole events of both texts as a list, empty without a border, and the text that follows them.
 
-        Without a border both are empty; the list only, if the text before the last border is not a list of events.
+        None if the text before the last border is not a list of events.
         """
-        at = text.rfind(self.text)
+        at = block.rfind(self.text)
         if at < 0:
-            return b"", 0
+            before, block = b"", before + block
+            if (at := block.rfind(self.text)) < 0:
+                return b"", block
         end = at + self.comma
-        piece = b"".join((b"[", memoryview(text)[:end], b"]"))
-        return (piece if self.is_certain or _is_list(piece) else b""), end + 1
+        piece = b"".join((b"[", before, memoryview(block)[:end], b"]"))
+        return (piece, block[end + 1 :]) if self.is_certain or _is_list(piece) else None
 
 
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -265,8 +266,8 @@ class _Scan:
             self.start, self.seen = 0, self.seen - cut
         return cut
 
-    def cut(self, text: bytes, at: int) -> tuple[bytes, int]:
-        """Return the whole events of `text` as a list, and the bytes up to the next event; both empty before it.
+    def cut(self, text: bytes, at: int) -> tuple[bytes, bytes]:
+        """Return the whole events of `text` as a list, empty before the second, and the text that follows them.
 
         Args:
             at: of the text in the file.
@@ -275,13 +276,13 @@ class _Scan:
             TraceError: there is no comma between two events.
         """
         if (cut := self.find_cut(text)) <= 0:
-            return b"", 0
+            return b"", text
         comma = len(text[:cut].rstrip()) - 1
         if comma < 0:
-            return b"", cut
+            return b"", text[cut:]
         if not comma or text[comma] != ord(","):
             raise build_not_json(f"no comma between two events, at byte {at + cut}")
-        return b"".join((b"[", memoryview(text)[:comma], b"]")), cut
+        return b"".join((b"[", memoryview(text)[:comma], b"]")), text[cut:]
 
     def _look(self, new: bytes) -> int:
         """Scan `new` and return the number of scanned bytes: all, except half an escape at the end."""

@@ -19,7 +19,16 @@ from stratlab.traces.chunks import TraceError, split_placed
 from stratlab.traces.columns import MARK, Columns, Processes, read_processes
 from stratlab.traces.kineto_events import GPU_CATEGORIES, UNDECODABLE, Behind, Event, decode_piece
 from stratlab.traces.repair import Oddities, decode_head, read_base_ns, repair_piece
-from stratlab_spec.trace_events import LABELS, STEP, Intervals, Mask, Times, build_union, is_within
+from stratlab_spec.trace_events import (
+    LABELS,
+    STEP,
+    Intervals,
+    Mask,
+    Times,
+    build_union,
+    find_distinct,
+    is_within,
+)
 
 LABEL_CATEGORIES = (
     "user_annotation",
@@ -114,12 +123,13 @@ def load_trace(path: Path, operators: bool = True, processes: Processes | None =
         processes=processes or {},
     )
     raw_bytes, odd = 0, Oddities()
+    is_maybe_ascend = processes is None and "deviceProperties" not in head  # that is torch.profiler's own
     for start, piece in pieces:
         raw_bytes = start + len(piece)
-        if processes is None and MARK in piece:
-            processes = read_processes(path)
-            if processes:
-                return load_trace(path, operators, processes)
+        if is_maybe_ascend and piece.rfind(MARK) >= 0:
+            is_maybe_ascend = False
+            if found := read_processes(path):
+                return load_trace(path, operators, found)
         try:
             _apply_piece(columns, piece, head)
         except UNDECODABLE:
@@ -255,7 +265,7 @@ def _run_closures(trace: Trace, labels: Times) -> bool:
 
 def _matching(trace: Trace, events: Times, pattern: re.Pattern[str]) -> Times:
     """Return the matching events; each of their names is matched once."""
-    codes = [code for code in np.unique(trace.name[events]).tolist() if pattern.search(trace.names[code])]
+    codes = [code for code in find_distinct(trace.name[events]) if pattern.search(trace.names[code])]
     return events[np.isin(trace.name[events], codes)]
 
 

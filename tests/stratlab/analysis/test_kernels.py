@@ -109,7 +109,8 @@ def test_names():
 
 
 def read_idle(trace, folder):
-    return build_idle(2, load_trace(trace.write(folder / "rank0_trace.json")))
+    loaded = load_trace(trace.write(folder / "rank0_trace.json"))
+    return build_idle(2, loaded, build_lanes(loaded))
 
 
 @pytest.mark.parametrize(

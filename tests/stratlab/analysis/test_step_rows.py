@@ -41,6 +41,7 @@ def build_lanes(*events, source="gpu"):
         event=np.arange(len(events)),
         starts=starts,
         ends=ends,
+        launch=issued,
         issued=issued,
         launched=issued,
         is_compute=np.array([kind == "compute" for kind in kinds]),

@@ -80,7 +80,7 @@ def test_idle_categories(case):
     ours = {
         (rank, row.stream, category): 1e3 * ms
         for rank, trace in traces.items()
-        for row in build_idle(rank, trace)
+        for row in build_idle(rank, trace, lanes[rank])
         for category, ms in zip(
             ("host_wait", "kernel_wait", "other"),
             (row.host_wait_ms, row.kernel_wait_ms, row.other_ms),
