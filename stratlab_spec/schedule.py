@@ -18,10 +18,12 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.faults import step_problems
+
+if TYPE_CHECKING:
+    from stratlab_spec.settings.config import Config  # at run time pydantic, which readers of a run do not need
 
 
 @dataclass(frozen=True)

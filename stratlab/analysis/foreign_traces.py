@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stratlab import UserError
+from stratlab.analysis.hta_bridge import HTA_LIMITS, HtaLimits
 from stratlab.analysis.measure import Progress
 from stratlab.analysis.run_analysis import NoTraces, analyze_found, check_replaceable
 from stratlab.analysis.run_facts import build_foreign_facts, say_ranks
@@ -177,6 +179,8 @@ def analyze_foreign(
     *,
     pattern: re.Pattern[str] | None = None,
     progress: Progress = lambda sentence: None,
+    hta_limits: HtaLimits | None = HTA_LIMITS,
+    merge: bool = True,
 ) -> list[Analysed]:
     """Analyze every experiment in `source`; a failed one is named, and the others continue.
 
@@ -184,6 +188,7 @@ def analyze_foreign(
         source: as for `collect_files`.
         output: is made if absent; other sources' results there stay.
         pattern: of `parse_pattern`.
+        hta_limits, merge: as for `analyze_run`.
 
     Raises:
         UserError: `source` or `output` cannot be used.
@@ -205,24 +210,27 @@ def analyze_foreign(
             progress(f"hint: {hint}")
         for experiment in found.experiments:
             check_place(output / experiment.name, experiment, source)
+        analyze = partial(
+            analyze_found, tracking_uri=None, progress=progress, hta_limits=hta_limits, merge=merge
+        )
         done = []
         for number, experiment in enumerate(found.experiments, 1):
             ranks = f"{len(experiment.traces)} traces" if len(experiment.traces) > 1 else "1 trace"
             progress(f"experiment {experiment.name} ({number} of {len(found.experiments)}): {ranks}")
-            done.append(_analyze(experiment, source, output / experiment.name, progress))
+            done.append(_analyze(experiment, source, output / experiment.name, analyze))
         return done
 
 
-def _analyze(experiment: Experiment, source: Path, folder: Path, progress: Progress) -> Analysed:
+def _analyze(
+    experiment: Experiment, source: Path, folder: Path, analyze: Callable[..., dict[str, Any]]
+) -> Analysed:
     if experiment.refused:
         return Analysed(experiment.name, folder, None, experiment.refused)
     findings = [*experiment.findings, *_find_gaps(experiment)]
     facts = build_foreign_facts(folder, experiment.name, experiment.world_size, experiment.backend, [])
     files = {rank: trace.file.path for rank, trace in experiment.traces.items()}
     try:
-        report = analyze_found(
-            facts, Found(files, findings, None), experiment.name, tracking_uri=None, progress=progress
-        )
+        report = analyze(facts, Found(files, findings, None), experiment.name)
     except NoTraces as failure:
         return Analysed(experiment.name, folder, None, str(failure))
     used = {row["rank"] for row in report["ranks"]}

@@ -90,6 +90,7 @@ class RankFacts:
     device_name: str | None
     device_memory_gib: float | None
     of_ascend: bool
+    has_stacks: bool
     unrecorded: int  # launches on a device whose activity was not recorded
     raw_bytes: int
     findings: list[TraceFinding]
@@ -151,6 +152,7 @@ def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None
         "device_name": name if isinstance(name, str) else None,
         "device_memory_gib": size / 2**30 if isinstance(size, int) and 0 < size < 1 << 60 else None,
         "of_ascend": trace.of_ascend,
+        "has_stacks": trace.has_stacks,
         "unrecorded": 0 if on_gpu else int((trace.in_category(runtimes) & trace.matches(LAUNCHING)).sum()),
         "raw_bytes": trace.raw_bytes,
     }

@@ -18,7 +18,7 @@ from typing import Any
 
 from stratlab import UserError
 from stratlab.analysis.advice import build_recommendations
-from stratlab.analysis.hta_bridge import HTA_LIMITS, HtaLimits, build_unread, run_hta
+from stratlab.analysis.hta_bridge import HTA_LIMITS, HtaLimits, HtaRun, build_unread, run_hta
 from stratlab.analysis.measure import (
     SHARES,
     Progress,
@@ -47,7 +47,7 @@ from stratlab.drawing import escape_markdown as escape
 from stratlab.run_directory.files import MERGED, PAGE
 from stratlab.run_directory.outcome import is_alive
 from stratlab.traces.discover import MANIFEST, Found, TraceFinding, find_traces, read_dropped
-from stratlab.traces.merge import build_unmerged, find_offsets, merge_traces
+from stratlab.traces.merge import Clocks, Merged, build_unmerged, find_offsets, merge_traces
 from stratlab.wording import format_number
 
 OURS = ("report.json", PAGE, "summary.md", "tables", MERGED, ".report.json.tmp", f".{PAGE}.tmp")
@@ -62,7 +62,8 @@ def analyze_run(
     *,
     tracking_uri: str | None,
     progress: Progress = lambda sentence: None,
-    hta_limits: HtaLimits = HTA_LIMITS,
+    hta_limits: HtaLimits | None = HTA_LIMITS,
+    merge: bool = True,
     shares: int = 0,
 ) -> dict[str, Any]:
     """Analyze the traces of one run, also partial ones, and write report.json, report.html and tables.
@@ -74,6 +75,8 @@ def analyze_run(
         run_dir: `<results>/<comparison>/<run>`; an earlier analysis in it is replaced.
         tracking_uri: MLflow server that gets the result too; None = none.
         progress: gets one sentence per stage; problems start with `warning:`.
+        hta_limits: of Holistic Trace Analysis; None = it is not run.
+        merge: write one trace of all ranks.
         shares: the number of shares that `analyze_share` has read; 0 = the traces are read here.
 
     Returns:
@@ -95,6 +98,7 @@ def analyze_run(
         tracking_uri=tracking_uri,
         progress=progress,
         hta_limits=hta_limits,
+        merge=merge,
         readings=find_shares(run_dir, shares, found.files, facts.axes) if shares else None,
     )
     if shares:
@@ -120,7 +124,8 @@ def analyze_found(
     *,
     tracking_uri: str | None,
     progress: Progress,
-    hta_limits: HtaLimits = HTA_LIMITS,
+    hta_limits: HtaLimits | None = HTA_LIMITS,
+    merge: bool = True,
     readings: Mapping[int, Path | str] | None = None,
     scratch: Path | None = None,
 ) -> dict[str, Any]:
@@ -155,26 +160,48 @@ def analyze_found(
 
     with _replace_analysis(run_dir, scratch or run_dir) as folder:
         (folder / "tables" / "hta").mkdir(parents=True)
-        files = {rank.rank: rank.file for rank in ranks}
-        progress("one trace of all ranks ...")
-        clocks = find_offsets({rank: measures.call_ends_ns[rank] for rank in files})
-        try:
-            merged = merge_traces(files, folder / MERGED, offsets_ns=clocks.offsets_ns, progress=progress)
-        except OSError as failure:  # by far the largest file: the report may fit without it
-            merged = build_unmerged(f"it could not be written: {failure.strerror} [SL-merged-not-written]")
-            progress(f"warning: no merged trace, {merged.reason}")
-        progress("Holistic Trace Analysis ...")
-        raw_bytes = {rank.rank: rank.raw_bytes for rank in ranks}
-        if any(rank.of_ascend for rank in ranks):
-            hta = build_unread("it does not read traces of Ascend's profiler [SL-hta-ascend]")
-        else:
-            hta = run_hta(files, ranks[0].source == "gpu", raw_bytes, folder / "tables" / "hta", hta_limits)
-        if hta.reason:
-            progress(f"Holistic Trace Analysis: {hta.reason}")
+        clocks = find_offsets({rank.rank: measures.call_ends_ns[rank.rank] for rank in ranks})
+        merged = _merge(ranks, folder / MERGED, clocks, merge, progress)
+        hta = _run_hta(ranks, folder / "tables" / "hta", hta_limits, progress)
         report = build_report(facts, ranks, findings, hta, clocks, merged)
         report["recommendations"] = build_recommendations(report, facts)
         _write_files(folder, report, ranks, build_html(report, facts, ranks, folder), build_markdown(report))
     return _log(run_dir, report, tracking_uri, progress)
+
+
+def _merge(
+    ranks: Sequence[RankAnalysis], out: Path, clocks: Clocks, is_wanted: bool, progress: Progress
+) -> Merged:
+    """Write one trace of several ranks; of one only if Perfetto would hide labels under Python's stack."""
+    if not is_wanted:
+        return build_unmerged("--no-merge was given [SL-merge-unasked]")
+    if len(ranks) == 1 and not ranks[0].has_stacks:
+        return build_unmerged("the trace of a single rank is whole by itself [SL-merge-one-rank]")
+    progress("one trace of all ranks ...")
+    files = {rank.rank: rank.file for rank in ranks}
+    try:
+        return merge_traces(files, out, offsets_ns=clocks.offsets_ns, progress=progress)
+    except OSError as failure:  # by far the largest file: the report may fit without it
+        merged = build_unmerged(f"it could not be written: {failure.strerror} [SL-merged-not-written]")
+        progress(f"warning: no merged trace, {merged.reason}")
+        return merged
+
+
+def _run_hta(
+    ranks: Sequence[RankAnalysis], out: Path, limits: HtaLimits | None, progress: Progress
+) -> HtaRun:
+    if limits is None:
+        return HtaRun([], [], "--no-hta was given [SL-hta-unasked]")
+    progress("Holistic Trace Analysis ...")
+    if any(rank.of_ascend for rank in ranks):
+        hta = build_unread("it does not read traces of Ascend's profiler [SL-hta-ascend]")
+    else:
+        files = {rank.rank: rank.file for rank in ranks}
+        raw_bytes = {rank.rank: rank.raw_bytes for rank in ranks}
+        hta = run_hta(files, ranks[0].source == "gpu", raw_bytes, out, limits)
+    if hta.reason:
+        progress(f"Holistic Trace Analysis: {hta.reason}")
+    return hta
 
 
 @contextmanager

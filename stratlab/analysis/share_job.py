@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab import UserError
+from stratlab.analysis.hta_bridge import HTA_LIMITS, HtaLimits
 from stratlab.analysis.measure import (
     SHARES,
     MissingShare,
@@ -90,6 +91,8 @@ def analyze_in_job(
     *,
     tracking_uri: str | None,
     progress: Progress = lambda sentence: None,
+    hta_limits: HtaLimits | None = HTA_LIMITS,
+    merge: bool = True,
 ) -> dict[str, Any] | None:
     """Read a share of the traces of one run; if all shares of the Job are complete, merge them as `analyze_run`.
 
@@ -128,6 +131,8 @@ def analyze_in_job(
         str(run_dir / "traces"),
         tracking_uri=tracking_uri,
         progress=progress,
+        hta_limits=hta_limits,
+        merge=merge,
         readings=readings,
         scratch=place,  # a killed process's leftovers are removed with the shares
     )

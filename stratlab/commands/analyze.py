@@ -66,6 +66,8 @@ def analyze(
             help="For a share: the name that all shares have in common; the last one merges them.",
         ),
     ] = "",
+    no_hta: Annotated[bool, typer.Option("--no-hta", help="Without Holistic Trace Analysis.")] = False,
+    no_merge: Annotated[bool, typer.Option("--no-merge", help="Without one trace of all ranks.")] = False,
 ) -> None:
     """Analyze the traces of the run in RUN_DIR, write a report next to them, and add it to the MLflow run.
 
@@ -82,6 +84,7 @@ def analyze(
     from stratlab.analysis.foreign_traces import is_foreign
 
     answers: TextIO | None = None
+    extras = _build_extras(no_hta, no_merge)
     with ExitStack() as until_the_end:
         if as_json:
             answers = sys.stdout
@@ -92,7 +95,7 @@ def analyze(
                     raise UserError(
                         f"--{option} is for a run of this lab; {run_dir} holds other traces [SL-option-for-runs]"
                     )
-            _analyze_foreign(run_dir, output, rank_pattern, answers)
+            _analyze_foreign(run_dir, output, rank_pattern, extras, answers)
             return
         if output or rank_pattern:
             _refuse_option(run_dir, "--output" if output else "--rank-pattern")
@@ -105,7 +108,9 @@ def analyze(
         if share and not job:
             _read_share(run_dir, share, answers)
         else:
-            _analyze_run(run_dir, tracking_uri or None, share, shares, job, answers)
+            _analyze_run(
+                run_dir, extras | {"tracking_uri": tracking_uri or None}, share, shares, job, answers
+            )
 
 
 def _refuse_option(run_dir: Path, option: str) -> NoReturn:
@@ -130,8 +135,13 @@ def _refuse_option(run_dir: Path, option: str) -> NoReturn:
     )
 
 
+def _build_extras(no_hta: bool, no_merge: bool) -> dict[str, Any]:
+    """Return the arguments of the analysis that leave something out."""
+    return ({"hta_limits": None} if no_hta else {}) | ({"merge": False} if no_merge else {})
+
+
 def _analyze_run(
-    run_dir: Path, tracking_uri: str | None, share: str, shares: int, job: str, answers: TextIO | None
+    run_dir: Path, to: dict[str, Any], share: str, shares: int, job: str, answers: TextIO | None
 ) -> None:
     from stratlab.analysis.measure import parse_share
     from stratlab.analysis.run_analysis import NoTraces, analyze_run, say_untraced
@@ -139,7 +149,7 @@ def _analyze_run(
     from stratlab.analysis.share_job import analyze_in_job
     from stratlab.tracking import close_ended_run
 
-    to: Any = {"tracking_uri": tracking_uri, "progress": _say}
+    to, tracking_uri = to | {"progress": _say}, to["tracking_uri"]
     try:
         if share:
             report = analyze_in_job(run_dir, parse_share(share), job, **to)
@@ -175,7 +185,13 @@ def _read_share(run_dir: Path, text: str, answers: TextIO | None) -> None:
     _say(f"read: {folder}; when all are: stratlab analyze {run_dir} --shares {share.count}")
 
 
-def _analyze_foreign(source: Path, output: Path | None, rank_pattern: str, answers: TextIO | None) -> None:
+def _analyze_foreign(
+    source: Path,
+    output: Path | None,
+    rank_pattern: str,
+    extras: dict[str, Any],
+    answers: TextIO | None,
+) -> None:
     from stratlab.analysis.foreign_traces import analyze_foreign, name_output, parse_pattern
     from stratlab.analysis.run_analysis import NoTraces
     from stratlab.traces.archives import ArchiveError
@@ -183,7 +199,7 @@ def _analyze_foreign(source: Path, output: Path | None, rank_pattern: str, answe
     pattern = parse_pattern(rank_pattern)
     output = output or name_output(source)
     try:
-        done = analyze_foreign(source, output, pattern=pattern, progress=_say)
+        done = analyze_foreign(source, output, pattern=pattern, progress=_say, **extras)
     except (NoTraces, ArchiveError) as missing:
         _fail(str(missing), MISSING)
     known = [(one, one.report) for one in done if one.report]

@@ -166,6 +166,7 @@ class Columns:
     count: int = 0
     left_out: int = 0
     uncategorized: int = 0  # events with a duration but no category; torch sets a category for each event
+    has_spanned: bool = False
     first_ns: int = 1 << 62
     last_ns: int = 0
     _always: _Chosen = field(default_factory=lambda: _Chosen(RECORD, *COLLECTIVE_OPERATORS))
@@ -179,6 +180,7 @@ class Columns:
         left, always, spanned = self.without, self._always, self.spanned
         wanted = [e for e in events if e.ph == "X" and (e.cat not in left or always[e.name])]
         if spanned and (inner := [e for e in wanted if e.cat in spanned]):
+            self.has_spanned = True
             wanted = [e for e in wanted if e.cat not in spanned]
             self._keep(inner, events, text)
         kept, times = self._keep(wanted, events, text)

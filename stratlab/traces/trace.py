@@ -92,6 +92,7 @@ class Trace:
     left_out: int  # events without a usable time (pytorch#188481 writes 0.000)
     odd: Oddities
     of_ascend: bool
+    has_stacks: bool  # Python's, also if they are left out
     raw_bytes: int  # unpacked
 
     def in_category(self, categories: tuple[str, ...]) -> Mask:
@@ -183,6 +184,7 @@ def _build_trace(columns: Columns, head: dict[str, Any], raw_bytes: int, odd: Od
         left_out=columns.left_out,
         odd=odd,
         of_ascend=bool(columns.processes),
+        has_stacks=columns.has_spanned or not STACKS.isdisjoint(columns.categories),
         raw_bytes=raw_bytes,
     )
 

@@ -133,7 +133,7 @@ def test_second_analysis_replaces_the_first_and_a_failure_leaves_it(tmp_path, mo
     with pytest.raises(OSError):
         run_analyze(run)
     assert json.loads((run / "analysis" / "report.json").read_text()) == json.loads(json.dumps(first))
-    files = ["merged_trace.json.gz", "report.html", "report.json", "summary.md", "tables"]
+    files = ["report.html", "report.json", "summary.md", "tables"]
     assert sorted(path.name for path in (run / "analysis").iterdir()) == files
     assert not (run / "analysis" / "tables" / "stale.csv").exists()
     assert sorted(p.name for p in run.iterdir()) == ["analysis", "config.json", "traces"]
