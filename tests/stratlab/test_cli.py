@@ -90,9 +90,9 @@ def test_where_there_is_nothing_every_verb_ends_with_3(capsys, tmp_path, verb):
 def test_analyze_shows_its_numbers_and_prints_them_as_json(monkeypatch, capsys, tmp_path):
     asked = []
 
-    def analyze_run(run_dir, *, tracking_uri, progress, shares):
+    def analyze_run(run_dir, *, tracking_uri, progress, shares, **left_out):
         assert shares == 0
-        asked.append(tracking_uri)
+        asked.append(left_out or tracking_uri)
         if (run_dir / "empty").exists():
             raise analyze.NoTraces("no trace")
         return REPORT
@@ -110,6 +110,8 @@ def test_analyze_shows_its_numbers_and_prints_them_as_json(monkeypatch, capsys, 
     for name in ("attempts.jsonl", "empty"):
         (tmp_path / name).touch()
     assert call("analyze", tmp_path) == 3 and asked == ["http://m:1", None, None]
+    assert call("analyze", tmp_path, "--no-hta", "--no-merge") == 3
+    assert asked.pop() == {"hta_limits": None, "merge": False}
     (tmp_path / "lost" / "traces").mkdir(parents=True)
     (tmp_path / "lost" / "traces" / "rank0.json").touch()
     assert call("analyze", tmp_path / "lost", "--output", tmp_path / "out") == 2

@@ -139,6 +139,28 @@ def test_second_analysis_replaces_the_first_and_a_failure_leaves_it(tmp_path, mo
     assert sorted(p.name for p in run.iterdir()) == ["analysis", "config.json", "traces"]
 
 
+def test_what_is_not_wanted_is_neither_run_nor_written(tmp_path):
+    run = write_run(tmp_path / "run", {rank: build_gpu_trace(rank) for rank in range(2)})
+    report = analyze_run(run, tracking_uri=None, hta_limits=None, merge=False)
+    assert (report["hta"], report["merged"]["file"]) == ([], None)
+    assert find_codes(report["hta_ranks"]["reason"]) == ["SL-hta-unasked"]
+    assert find_codes(report["merged"]["reason"]) == ["SL-merge-unasked"]
+    assert not [*(run / "analysis").glob("*.gz")] and "SL-hta-unasked" in (
+        run / "analysis" / "report.html"
+    ).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("stack", "file", "codes"), [(False, None, ["SL-merge-one-rank"]), (True, "merged_trace.json.gz", [])]
+)
+def test_a_single_trace_is_merged_only_to_move_python_s_stack(tmp_path, stack, file, codes):
+    trace = build_gpu_trace(0)
+    if stack:
+        trace.add("python_function", "train.py(7): step", 5050, 5450)
+    merged = run_analyze(write_run(tmp_path / "run", {0: trace}))["merged"]
+    assert (merged["file"], find_codes(merged["reason"])) == (file, codes)
+
+
 def test_a_folder_analysis_of_somebody_else_stays(tmp_path):
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
     (run / "analysis").mkdir()

@@ -72,6 +72,33 @@ def test_times_are_exact_to_the_nanosecond(tmp_path):
     assert loaded.origin_ns == 1_700_000_000_000_000_000
 
 
+@pytest.mark.parametrize("kind", [int, float])
+@pytest.mark.parametrize("origin", [1000, 1_700_000_000_000_000])
+def test_times_without_decimals_are_the_same_as_integers_and_with_a_point(tmp_path, kind, origin):
+    trace, starts = TraceWriter(0), (0, 7, 123_456)
+    for start in starts:
+        trace.add("kernel", "a", kind(origin + start), kind(origin + start + 3))
+    loaded = load_trace(trace.write(tmp_path / "trace.json"))
+    assert loaded.ts.tolist() == [start * 1000 for start in starts]
+    assert set((loaded.end - loaded.ts).tolist()) == {3000} and loaded.origin_ns == origin * 1000
+
+
+def test_what_no_table_needs_is_left_out_but_bounds_the_recording(tmp_path):
+    trace = build_gpu_trace(0)
+    trace.head["deviceProperties"] = [{"name": "H200"}]
+    trace.add("python_function", "train.py(7): step", 4000.5, 20_000.25)
+    trace.add("python_function", "without a time", 0, 5)
+    path = trace.write(tmp_path / "trace.json")
+    whole, short = load_trace(path), load_trace(path, operators=False)
+    assert {"cpu_op", "python_function"} & {*short.categories} == set() < {"cpu_op"} & {*whole.categories}
+    for loaded in (whole, short):
+        assert (loaded.origin_ns, loaded.last_ns, loaded.left_out) == (4_000_500, 15_999_750, 1)
+        assert loaded.has_stacks and loaded.raw_bytes == path.stat().st_size
+    for name in ("ts", "end"):
+        assert getattr(whole, name)[whole.gpu].tolist() == getattr(short, name)[short.gpu].tolist()
+    assert not load_trace(build_gpu_trace(0).write(path)).has_stacks
+
+
 GOOD = build_gpu_trace(0).text()
 
 
