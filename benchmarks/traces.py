@@ -1,7 +1,8 @@
 """Speed and memory of our trace analysis against Holistic Trace Analysis, on the same files in the same run.
 
-    python -m benchmarks.traces # everything: 40 minutes on two busy cores, most of it HTA python -m benchmarks.traces
-    --events 100000 400000 --ranks 1 8
+    python -m benchmarks.traces  # everything: 40 minutes on two busy cores, most of it HTA
+    python -m benchmarks.traces --events 100000 400000 --ranks 1 8
+    python -m benchmarks.traces --traces FOLDER --output reports/real_traces.json  # given traces instead
 
 Traces are simulated GPU traces in Kineto's formatting (tests/stratlab/simulated). Each tool reads each file in a
 process of its own. Ours: everything of an analysis except HTA, merging and pages: decoding, the partition of every
@@ -11,15 +12,21 @@ its imports. The slope is the increase of memory per event between the smallest 
 
 Many ranks: 8 simulated ranks of one team, each read as often as it takes, so that 512 ranks need no 45 GB of disk.
 Memory there is the sum of the peaks of all processes, imports included.
+
+Given traces: every file above 5 MB in a folder, unpacked, and eight simulated ranks of about 60 MB; ours and HTA take
+turns. `tables`: HTA with more of the tables that ours computes (idle time, kernels, bandwidth, labels). `whole`: of the
+process, imports included.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import multiprocessing
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,6 +46,8 @@ RANKS = (1, 8, 64, 512)
 PER_RANK = 400_000
 TEAM = 8
 STEPS = 10
+LARGE_BYTES = 5_000_000
+SIMULATED_EVENTS = 260_000  # of one of eight ranks: 56 MB
 MIB = 2**20
 
 
@@ -68,20 +77,22 @@ def peak_bytes(pid: int | str = "self") -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def run_ours(path: str) -> dict[str, Any]:
-    """Return the whole analysis of one rank."""
+def run_ours(*paths: str) -> dict[str, Any]:
+    """Return the whole analysis of one file per rank."""
     from stratlab.analysis.measure import measure_traces
 
     before, began = peak_bytes(), time.process_time()
-    measures = measure_traces({0: Path(path)}, {"dp_replicate": 1}, processes=1)
+    files = {rank: Path(path) for rank, path in enumerate(paths)}
+    measures = measure_traces(files, {"dp_replicate": len(files)}, processes=1)
     assert not measures.findings or measures.ranks, measures.findings
+    cpu_s = time.process_time()
     rows = measures.ranks[0].rows
     mean = {"compute_us": sum(row.compute_ms for row in rows) * 1000}
-    return {"cpu_s": time.process_time() - began, "peak_bytes": peak_bytes() - before, **mean}
+    return {"cpu_s": cpu_s - began, "whole_cpu_s": cpu_s, "peak_bytes": peak_bytes() - before, **mean}
 
 
-def run_hta(path: str) -> dict[str, Any]:
-    """Time loading and two analyses."""
+def run_hta(*paths: str) -> dict[str, Any]:
+    """Time loading and two analyses, then four more; of one file per rank."""
     import logging
     import warnings
 
@@ -90,13 +101,29 @@ def run_hta(path: str) -> dict[str, Any]:
     from hta.trace_analysis import TraceAnalysis
 
     before, began = peak_bytes(), time.process_time()
-    hta = TraceAnalysis(trace_files={0: path}, include_last_profiler_step=True)
+    hta = TraceAnalysis(trace_files=dict(enumerate(paths)), include_last_profiler_step=True)
     breakdown = hta.get_temporal_breakdown(visualize=False)
     hta.get_comm_comp_overlap(visualize=False)
     mean = {"compute_us": float(breakdown["compute_time(us)"].iloc[0])}
+    cpu_s, peak = _read_cpu_s(), peak_bytes() - before
+    ranks, every = list(range(len(paths))), {"num_kernels": 100_000, "duration_ratio": 1.0}
+    for analysis in (
+        lambda: hta.get_idle_time_breakdown(ranks=ranks, visualize=False),
+        lambda: hta.get_gpu_kernel_breakdown(visualize=False, **every),
+        lambda: hta.get_memory_bw_summary(ranks=ranks),
+        lambda: hta.get_gpu_user_annotation_breakdown(use_gpu_annotation=False, visualize=False, **every),
+    ):
+        with suppress(Exception):  # of HTA, on traces that it does not support
+            analysis()
+    tables_s = _read_cpu_s()
+    known = {"cpu_s": cpu_s - began, "tables_cpu_s": tables_s - began, "peak_bytes": peak}
+    return known | {"whole_cpu_s": cpu_s, "whole_tables_cpu_s": tables_s, **mean}
+
+
+def _read_cpu_s() -> float:
+    """Return the CPU time of this process and its ended children."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = time.process_time() - began + children.ru_utime + children.ru_stime
-    return {"cpu_s": cpu_s, "peak_bytes": peak_bytes() - before, **mean}
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def run_ranks(folder: str, ranks: int) -> dict[str, Any]:
@@ -174,6 +201,41 @@ def _slope(rows: list[dict[str, Any]], name: str) -> float | None:
     return more / (high["events"] - low["events"])
 
 
+def compare_traces(source: Path, scratch: Path, repeats: int) -> dict[str, Any]:
+    """Compare ours and HTA, in turns, on the large traces of a folder and on simulated ones."""
+    team, _ = write_traces(scratch / "simulated", TEAM, SIMULATED_EVENTS)
+    cases = {f"{TEAM} simulated ranks": team, "1 simulated rank": team[:1]}
+    for path in sorted(source.glob("*.json*")):
+        plain = scratch / path.name.removesuffix(".gz")
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            plain.write_bytes(file.read())
+        if plain.stat().st_size > LARGE_BYTES:
+            cases[plain.stem] = [plain]
+    rows = []
+    for name, paths in cases.items():
+        found: dict[str, list[dict[str, Any]]] = {"ours": [], "hta": []}
+        for _ in range(repeats):
+            for tool, results in found.items():
+                results.append(run_apart(tool, *map(str, paths)))
+        row: dict[str, Any] = {"trace": name, "bytes": sum(path.stat().st_size for path in paths)}
+        for tool, results in found.items():
+            keys = [key for key in results[0] if all(key in result for result in results)]
+            row[tool] = {key: statistics.median(r[key] for r in results) for key in keys if key != "failed"}
+        if "cpu_s" in row["hta"]:
+            hta, ours = row["hta"], row["ours"]
+            row["ratios"] = {
+                "above imports": hta["cpu_s"] / ours["cpu_s"],
+                "above imports, tables": hta["tables_cpu_s"] / ours["cpu_s"],
+                "whole": hta["whole_cpu_s"] / ours["whole_cpu_s"],
+                "whole, tables": hta["whole_tables_cpu_s"] / ours["whole_cpu_s"],
+            }
+        rows.append(row)
+        _say(json.dumps(row))
+    known = [row["ratios"] for row in rows if "ratios" in row]
+    medians = {name: statistics.median(row[name] for row in known) for name in known[0]} if known else {}
+    return {"traces": rows, "median_ratios": medians}
+
+
 def compare_ranks(folder: Path, counts: list[int]) -> list[dict[str, Any]]:
     """Measure growing numbers of ranks."""
     _say(f"writing {TEAM} ranks of {PER_RANK:,} events ...")
@@ -205,13 +267,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, nargs="*", default=list(EVENTS))
     parser.add_argument("--ranks", type=int, nargs="*", default=list(RANKS))
+    parser.add_argument(
+        "--traces", type=Path, help="folder of traces, instead of simulated ones of growing size"
+    )
+    parser.add_argument("--repeats", type=int, default=1, help="of each given trace")
     parser.add_argument("--scratch", type=Path, help="folder for the traces; 2.5 GB at 10 million events")
     parser.add_argument("--output", type=Path, default=Path("reports/traces.json"))
     parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         what, path, *rest = arguments.measure
-        result = {"ours": run_ours, "hta": run_hta}[what](path) if not rest else run_ranks(path, int(rest[0]))
+        one = {"ours": run_ours, "hta": run_hta}
+        result = one[what](path, *rest) if what in one else run_ranks(path, int(rest[0]))
         print(json.dumps(result))
         return
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
@@ -219,11 +286,13 @@ def main() -> None:
             "processor": name_processor(),
             "cores": len(os.sched_getaffinity(0)),
             "versions": {name: version(name) for name in ("traceinsight", "pandas", "numpy", "msgspec")},
-            "repeats": 1,
+            "repeats": arguments.repeats,
         }
-        if arguments.events:
+        if arguments.traces:
+            report |= compare_traces(arguments.traces, Path(scratch), arguments.repeats)
+        elif arguments.events:
             report |= compare_sizes(Path(scratch) / "sizes", arguments.events)
-        if arguments.ranks:
+        if arguments.ranks and not arguments.traces:
             report["ranks"] = compare_ranks(Path(scratch) / "ranks", arguments.ranks)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(report, indent=1) + "\n")
