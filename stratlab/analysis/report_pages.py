@@ -279,8 +279,8 @@ def _files(report: dict[str, Any]) -> list[str]:
     )
     states = Counter(row["status"] for row in report["hta"])
     statuses = ", ".join(f"{count} {state}" for state, count in states.items())
-    if reason := (report.get("hta_ranks") or {}).get("reason"):
-        statuses += f"; {escape_markdown(reason)}"
+    reason = (report.get("hta_ranks") or {}).get("reason") or ""
+    statuses = "; ".join(filter(None, [statuses, escape_markdown(reason)]))
     return [
         "## Files",
         f"{trace} report.html has the charts. Holistic Trace Analysis: {statuses or 'not run'}.",
