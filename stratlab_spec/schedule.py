@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from stratlab_spec.settings.faults import step_problems
 
-if TYPE_CHECKING:
-    from stratlab_spec.settings.config import Config  # at run time pydantic, which readers of a run do not need
+if TYPE_CHECKING:  # else readers of a run would import pydantic
+    from stratlab_spec.settings.config import Config
 
 
 @dataclass(frozen=True)
