@@ -37,10 +37,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.stratlab.simulated.kineto_text import build_tail
-from tests.stratlab.simulated.scene import Scene
-from tests.stratlab.simulated.team import stream
-
 EVENTS = (100_000, 400_000, 1_600_000, 10_000_000)
 RANKS = (1, 8, 64, 512)
 PER_RANK = 400_000
@@ -53,6 +49,11 @@ MIB = 2**20
 
 def write_traces(folder: Path, ranks: int, events: int) -> tuple[list[Path], int]:
     """Write traces of at least `events` events (of any kind) per rank; return the paths and the first file's events."""
+    # here, because the measured processes would import them as well
+    from tests.stratlab.simulated.kineto_text import build_tail
+    from tests.stratlab.simulated.scene import Scene
+    from tests.stratlab.simulated.team import stream
+
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"rank{rank}_trace.json" for rank in range(ranks)]
     written = 0
