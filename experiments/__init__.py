@@ -2,6 +2,7 @@
 
 catalogue      the folders: which experiments there are, of which parts
 differences    in what a small form may differ from its full form
+network        two nodes with a slow link: predicted and measured (no sweep)
 prepared       what lies on the volume, for the full forms and for the small ones
 small_images   data sets of images, small and in their source's format
 small_models   weights, small and in their source's format

@@ -16,6 +16,7 @@ import typer
 
 from stratlab import UserError
 from stratlab.commands.analyze import analyze
+from stratlab.commands.calibrate import calibrate
 from stratlab.commands.cluster import check, logs, wait, watch
 from stratlab.commands.compare import JsonOrFile, compare
 from stratlab.commands.expect import expect
@@ -52,6 +53,7 @@ app.command(short_help="Print a script that starts a run without Kubernetes.")(r
 app.command(short_help="Predict whether runs fit their GPUs, before the first one starts.")(predict)
 app.command(short_help="Recommend a strategy and settings, with the files that start it.")(recommend)
 app.command(short_help="Show the speed that others measured for runs like yours.")(expect)
+app.command(short_help="Measure this machine, for predictions of step times.")(calibrate)
 app.command(short_help="Wait until a run has ended.")(wait)
 app.command(short_help="Watch a run on the cluster until it ends.")(watch)
 app.command("list", short_help="List the runs of a folder or of a cluster.")(list_runs)

@@ -56,10 +56,20 @@ def predict(
         str,
         typer.Option(metavar="NAME", help="Its kind, for the time of a step: h200, h100, a100-80gb, ..."),
     ] = "",
+    machine: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead of --gpu: a machine as `stratlab calibrate` measured it, with narrower bands.",
+            show_default=False,
+        ),
+    ] = None,
     price_per_gpu_hour: Annotated[
         float | None,
         typer.Option(
-            min=0.0, help="With --gpu: the price of a million tokens or images.", show_default=False
+            min=0.0,
+            help="With --gpu or --machine: the price of a million tokens or images.",
+            show_default=False,
         ),
     ] = None,
     device_gib: Annotated[
@@ -112,7 +122,7 @@ def predict(
     from stratlab.predict.asking import ask_of_charts, ask_of_model
     from stratlab.predict.counting import find_cache
     from stratlab.predict.remedies import read_allowed
-    from stratlab.predict.timing import find_card, predict_speeds
+    from stratlab.predict.timing import find_card, find_machine, predict_speeds
     from stratlab_spec.memory.prediction import Verdict
     from stratlab_spec.memory.profiles import BadOperationsFile, read_operations
 
@@ -142,9 +152,12 @@ def predict(
         raise UserError(f"--page {page}: its folder is missing [SL-page-no-folder]")
     if page and page.is_dir():
         raise UserError(f"--page {page}: is a folder; expected a file [SL-page-is-folder]")
-    card = find_card(gpu) if gpu else None
+    measured = find_machine(machine, gpu) if machine else None
+    card = measured.card if measured else find_card(gpu) if gpu else None
     if price_per_gpu_hour and card is None:
-        raise UserError("--price-per-gpu-hour: only with --gpu NAME [SL-price-without-gpu]")
+        raise UserError("--price-per-gpu-hour: only with --gpu NAME or --machine FILE [SL-price-without-gpu]")
+    if measured and not charts and not gpus_per_node and (gpus or GPUS) > measured.ranks_of_node:
+        gpus_per_node = measured.ranks_of_node
     if device_gib is None:
         device_gib = card.memory_gib if card else DEVICE_GIB
     allowed = read_allowed(allow)
@@ -159,7 +172,7 @@ def predict(
         questions = ask_of_model(what[0], gpus or GPUS, settings or (), gpus_per_node or 0)
     answers = answer(questions, files, device_gib, cache if count else None, allowed, counted)
     known = [one for one in answers if isinstance(one, Prediction)]
-    speeds = predict_speeds(known, card) if card else None
+    speeds = predict_speeds(known, card, measured) if card else None
     if as_json:
         ordered = sorted(answers, key=lambda one: isinstance(one, Unknown))
         rows = [

@@ -2,14 +2,15 @@
 
     Prediction ─▶ predict_step_time (stratlab_spec/step_time) ─▶ Speed ─▶ Speeds: which one, ties called ties
 
-Times come from constants of a card, not from a measurement of the user's machine. So each has a wide band, and two
-strategies nearer than TIE_PCT are a tie.
+Without a calibrated machine times come from constants of a card. So each has a wide band, and two strategies nearer
+than TIE_PCT are a tie. With one the band follows from its uncertainties, and runs whose bands overlap are a tie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -25,7 +26,8 @@ from stratlab_spec.memory.simulated import Simulated
 from stratlab_spec.models.decoder import count_flops_per_token
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.step_time.kernels import CARDS, Card
-from stratlab_spec.step_time.step_forecast import BAND_PCT, HOST_BOUND_PCT, find_band
+from stratlab_spec.step_time.measured_machine import CPU, BadMachineFile, MeasuredMachine, read_machine
+from stratlab_spec.step_time.step_forecast import BAND_PCT, HOST_BOUND_PCT, find_band, find_measured_band
 from stratlab_spec.step_time.time_prediction import DOCUMENT_TOKENS, predict_step_time
 
 TIE_PCT = 6
@@ -58,6 +60,11 @@ class Speed:
     def middle_per_s(self) -> float:
         return self.per_s * self.step_ms / self.middle_ms
 
+    def overlaps(self, faster: Speed) -> bool:
+        """Return whether the bands of the steps overlap."""
+        least, most = self.step_ms * (100 + self.band_pct[0]), faster.step_ms * (100 + faster.band_pct[1])
+        return least <= most
+
     def price_per_million(self, per_gpu_hour: float) -> float:
         """Return the price of a million tokens or images."""
         return 1e6 / self.per_s / 3600 * self.gpus * per_gpu_hour
@@ -76,20 +83,27 @@ class Speed:
         }
 
 
-def predict_speed(one: Prediction, card: Card) -> Speed | str:
-    """Return the speed of a run, or why it is not known."""
+def predict_speed(one: Prediction, card: Card, machine: MeasuredMachine | None = None) -> Speed | str:
+    """Return the speed of a run, or why it is not known.
+
+    Args:
+        machine: of the card, as calibrated.
+    """
     file = one.file
     if not isinstance(file, Simulated):
         return "the memory comes from an operations file"
-    config, ranks = file.config, file.ranks
+    config, ranks, of_node = file.config, file.ranks, file.ranks_of_node
+    host, links = (machine.host, machine.links) if machine else (None, None)
     try:
-        time = predict_step_time(config, ranks, file.ranks_of_node, card)
+        if machine and (lacks := machine.lacks(ranks, of_node)):
+            raise NotRecorded(lacks)
+        time = predict_step_time(config, ranks, of_node, card, host, links)
     except NotRecorded as failure:
         return f"no recorded operations for {failure}"
     rows = config.global_batch_size
     units = rows * (config.seq_len if config.is_text else 1)
     mfu = None
-    if config.is_text:
+    if config.is_text and not card.one_queue:
         seen = min(DOCUMENT_TOKENS, config.seq_len) if config.packing else config.seq_len
         flops = count_flops_per_token(read_shape(config), seen, causal=True, lora=bool(config.lora_rank))
         mfu = 100 * flops * units / time.step_ms * 1e3 / ranks / card.peak_tflops / 1e12
@@ -105,7 +119,7 @@ def predict_speed(one: Prediction, card: Card) -> Speed | str:
         idle,
         exposed,
         ranks,
-        find_band(config),
+        find_measured_band(config, ranks, of_node, machine) if machine else find_band(config),
     )
 
 
@@ -117,6 +131,7 @@ class Speeds:
     found: Mapping[str, Speed | str]
     """Run -> its speed, or why it is not known."""
     fitting: Sequence[str]
+    machine: MeasuredMachine | None = None
 
     @property
     def ranked(self) -> list[Speed]:
@@ -126,8 +141,10 @@ class Speeds:
 
     @property
     def best(self) -> list[Speed]:
-        """Return the fastest run that fits, and those that are slower by less than TIE_PCT."""
+        """Return the fastest run that fits, and those that are slower by less than TIE_PCT, or within the band."""
         fitting = [one for one in self.ranked if one.name in self.fitting]
+        if self.machine:
+            return [one for one in fitting if one.overlaps(fitting[0])]
         return [one for one in fitting if one.per_s > fitting[0].per_s * (1 - TIE_PCT / 100)]
 
     def as_dict(self, name: str, per_gpu_hour: float | None) -> dict[str, Any]:
@@ -135,7 +152,8 @@ class Speeds:
         speed = self.found.get(name, "its memory is not known")
         if isinstance(speed, str):
             return {"speed": None, "speed_unknown": speed}
-        return {"speed": {"gpu": self.card.name, **speed.as_dict(per_gpu_hour)}}
+        origin = {"machine": self.machine.origin._asdict()} if self.machine else {}
+        return {"speed": {"gpu": self.card.name, **speed.as_dict(per_gpu_hour), **origin}}
 
     def build_screen(self, per_gpu_hour: float | None) -> Group:
         """Return the answer to "how fast" as a person reads it."""
@@ -146,6 +164,7 @@ class Speeds:
         unit = ranked[0].unit
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         columns = ["run", "ms per step", f"{unit} per s", "MFU %", "GPU waits for host %", "for network %"]
+        columns += ["90 % band"] if self.machine else []
         columns += [f"price per million {unit}"] if per_gpu_hour else []
         for name in columns:
             table.add_column(name.replace(" per ", "\nper "), justify="left" if name == "run" else "right")
@@ -158,9 +177,10 @@ class Speeds:
             ]
             row += ["" if one.mfu_pct is None else f"{one.mfu_pct:.0f}"]
             row += [f"{one.idle_pct:.0f}", f"{one.exposed_pct:.0f}"]
+            row += ["{:+} {:+} %".format(*one.band_pct)] if self.machine else []
             row += [f"{one.price_per_million(per_gpu_hour):.3g}"] if per_gpu_hour else []
             table.add_row(*row, style="" if fits else "dim")
-        trust = (
+        trust = _describe_origin(self.machine) or (
             f"Each time ± {BAND_PCT[1]} %: constants of an H200 and an H100, of other cards their data sheets, no "
             f"measurement of this machine. zero3, zeropp and compiled shards may take up to {HOST_BOUND_PCT[1]} % "
             f"longer. Runs less than {TIE_PCT} % apart are a tie"
@@ -185,6 +205,35 @@ class Speeds:
         return f"Fastest: {first}"
 
 
+def _describe_origin(machine: MeasuredMachine | None) -> str:
+    if machine is None:
+        return ""
+    own = "; gloo on a CPU, which says nothing of GPUs" if machine.card_name == CPU else ""
+    date, hardware, nodes, steps = machine.origin
+    where = f"{nodes} x {machine.ranks_of_node} ranks on {hardware}"
+    return f"Calibrated {date}, {where}, {steps} steps{own}. Runs whose bands overlap are a tie"
+
+
+def find_machine(path: Path, gpu: str) -> MeasuredMachine:
+    """Read the file of a calibrated machine.
+
+    Args:
+        gpu: name of the card that is asked for; empty = the file's.
+
+    Raises:
+        UserError: it cannot be used, or is of another card.
+    """
+    try:
+        found = read_machine(path)
+    except BadMachineFile as wrong:
+        raise UserError(f"--machine {wrong}") from None
+    if gpu and gpu.lower() != found.card_name:
+        raise UserError(
+            f"--gpu {gpu}: --machine {path} is of {found.card_name}; leave --gpu out [SL-machine-of-another-gpu]"
+        )
+    return found
+
+
 def find_card(name: str) -> Card:
     """Return the card of this name.
 
@@ -196,7 +245,10 @@ def find_card(name: str) -> Card:
     raise UserError(f"--gpu {name}: expected one of {', '.join(CARDS)} [SL-predict-gpu]")
 
 
-def predict_speeds(answers: Sequence[Prediction], card: Card) -> Speeds:
+def predict_speeds(
+    answers: Sequence[Prediction], card: Card, machine: MeasuredMachine | None = None
+) -> Speeds:
     """Return the speeds of all runs."""
     fitting = [one.question.name for one in answers if one.verdict is Verdict.FITS]
-    return Speeds(card, {one.question.name: predict_speed(one, card) for one in answers}, fitting)
+    found = {one.question.name: predict_speed(one, card, machine) for one in answers}
+    return Speeds(card, found, fitting, machine)

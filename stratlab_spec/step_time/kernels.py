@@ -97,6 +97,8 @@ class Card:
     packed_attention_backward_tflops: float = 200.0
     gap_us: float = 1.2
     """Between a kernel's end and the next one's begin."""
+    one_queue: bool = False
+    """A CPU: the call that issues a kernel runs it, and waits for its own collectives."""
     measured: bool = False
     """False = rates of the data sheet, times the shares that an H200 reaches of its own."""
 
@@ -183,7 +185,11 @@ def kernel_seconds(kernel: Kernel, card: Card) -> float:
         seconds = max(flops / rate / 1e12, traffic / CONVOLUTION_TRAFFIC / copy)
         return seconds + (2 * launches + gaps) / 1e6
     if kind == FIRST_CONVOLUTION:
-        return flops / FIRST_CONVOLUTION_TFLOPS / 1e12 + 4 * traffic / copy + gaps / 1e6
+        return (
+            flops / min(FIRST_CONVOLUTION_TFLOPS, card.product_tflops) / 1e12
+            + 4 * traffic / copy
+            + gaps / 1e6
+        )
     if kind in (ATTENTION, PACKED_ATTENTION):
         rate = card.attention_tflops if kind == ATTENTION else card.packed_attention_tflops
         return max(flops / rate / 1e12, traffic / PRODUCT_TRAFFIC / copy) + gaps / 1e6

@@ -16,6 +16,7 @@ from stratlab_spec.memory.recording import NotRecorded
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.step_time.collectives import EFA_P5
 from stratlab_spec.step_time.kernels import find_card_of_device
+from stratlab_spec.step_time.measured_machine import MeasuredMachine
 from stratlab_spec.step_time.time_prediction import predict_step_time
 from stratlab_spec.strategies import STRATEGIES
 
@@ -41,10 +42,21 @@ the batch's copy in them."""
 
 def find_band(config: Config) -> tuple[int, int]:
     """Return how far a step may be from its forecast, in percent of the forecast."""
+    return HOST_BOUND_PCT if _is_host_bound(config) else BAND_PCT
+
+
+def find_measured_band(config: Config, ranks: int, of_node: int, machine: MeasuredMachine) -> tuple[int, int]:
+    """Return the same on a calibrated machine, from the uncertainties of its scalars."""
+
+    def predict(moved: MeasuredMachine) -> float:
+        return predict_step_time(config, ranks, of_node, moved.card, moved.host, moved.links).step_ms
+
+    return machine.find_band_pct(predict, _is_host_bound(config))
+
+
+def _is_host_bound(config: Config) -> bool:
     sharded = config.strategy in ("fsdp", "hsdp", "zero1", "zero2", "nd")
-    if STRATEGIES[config.strategy].deepspeed_stage == 3 or (config.compile and sharded):
-        return HOST_BOUND_PCT
-    return BAND_PCT
+    return STRATEGIES[config.strategy].deepspeed_stage == 3 or (config.compile and sharded)
 
 
 def forecast_step_time(config: Config, ranks: int, per_node: int, device_name: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from stratlab_spec.models.pictures import MIXED, find_pictures
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import reduce_bucket_bytes
-from stratlab_spec.step_time.collectives import EFA_P5, Network, links_of
+from stratlab_spec.step_time.collectives import EFA_P5, Links, links_of
 from stratlab_spec.step_time.host_work import (
     Host,
     Surcharge,
@@ -31,8 +31,14 @@ from stratlab_spec.step_time.host_work import (
 )
 from stratlab_spec.step_time.kernels import ATTENTION_BACKWARD, BACKWARD_FLOPS, Card, Kernel
 from stratlab_spec.step_time.recorded_work import FIRST, HostWork, RecordedWork, count_pieces, find_work
-from stratlab_spec.step_time.strategy_collectives import StrategyCollectives
-from stratlab_spec.step_time.timeline import StepSpan, StepTimeline, play
+from stratlab_spec.step_time.strategy_collectives import (
+    DDP_BUCKET_BYTES,
+    FP32,
+    HALF,
+    StrategyCollectives,
+)
+from stratlab_spec.step_time.timeline import StepSpan, StepTimeline, add_up, play
+from stratlab_spec.strategies import STRATEGIES
 
 IMAGE_COPY_S, TEXT_COPY_S = 3.2e-6, 1e-4
 """Of the device, for an image or for a micro-batch of text: input from the host, and its normalization."""
@@ -49,8 +55,11 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "reduce_dtype": ("fp32",),
 }
 """Setting -> its values for which there are operations."""
+ON_A_CPU: dict[str, tuple[Any, ...]] = {"precision": ("auto", "fp32"), "compile": (False,)}
+"""There `auto` is fp32."""
 ALWAYS_ADDED = ("ddp",)
-"""Strategies whose gradients are added in their buckets, in the first micro-batch too."""
+"""Strategies whose gradients are added in their buckets, in the first micro-batch too. On a CPU their reductions run
+beside the backward pass; FSDP and DeepSpeed wait there for each collective."""
 MOST_PLAYED = 6
 """Micro-batches of a step that are played; further ones take as long as the last of these did."""
 
@@ -73,10 +82,13 @@ def predict_step_time(
     per_node: int,
     card: Card,
     host: Host | None = None,
-    network: Network = EFA_P5,
+    links: Links | None = None,
     document_tokens: int = DOCUMENT_TOKENS,
 ) -> StepTime:
     """Return the time of a step.
+
+    Args:
+        links: those of the card's type and of EFA_P5, if not given.
 
     Raises:
         NotRecorded: settings that no recording has.
@@ -84,7 +96,7 @@ def predict_step_time(
     """
     axes = resolve_axes(config, ranks, per_node)
     micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
-    for name, known in KNOWN.items():
+    for name, known in (KNOWN | (ON_A_CPU if card.one_queue else {})).items():
         if (value := getattr(config, name)) not in known:
             raise NotRecorded(f"{name}={value}")
     if axes.pp * axes.tp * axes.cp > 1:
@@ -95,16 +107,27 @@ def predict_step_time(
     strategy = "fsdp" if config.strategy == "nd" else config.strategy
     trained = _count_trained(measured, layers)
     surcharges = list_surcharges(family, strategy, ranks, axes.dp_shard, trained, sharded)
+    stays_whole = config.persistent_elements if STRATEGIES[config.strategy].deepspeed_stage == 3 else 0
     collectives = StrategyCollectives(
         strategy,
-        {place: sum(one.elements for one in weights) for place, weights in measured.weights.items()},
+        {
+            place: sum(one.elements for one in weights if one.elements >= stays_whole)
+            for place, weights in measured.weights.items()
+        },
         {place: one.elements for place, one in trained.items() if place != "all"},
         axes.dp_shard,
         axes.dp_replicate,
         per_node,
-        links_of(card.name, network),
-        reduce_bucket_bytes(config),
+        links or links_of(card.name, EFA_P5),
+        _find_bucket_bytes(config),
         card.copy_tb_per_s * 1e12,
+        [
+            one.elements
+            for place, weights in measured.weights.items()
+            for one in weights * (layers if place == "layer" else 1)
+            if one.elements < stays_whole
+        ],
+        FP32 if card.one_queue else HALF,
     )
     builder = _Spans(
         work, kernels, surcharges, card, host or Host(), collectives, config.compile, micro_batches
@@ -117,12 +140,20 @@ def predict_step_time(
         for index in range(count):
             adds = index > 0 or config.strategy in ALWAYS_ADDED
             spans += builder.list_micro_batch(layers, adds, index == count - 1, _copy_seconds(config))
+        if card.one_queue:
+            return add_up([*spans, update], config.strategy in ALWAYS_ADDED)
         return play([*spans, update])
 
     timeline = play_some(min(micro_batches, MOST_PLAYED))
     if micro_batches > MOST_PLAYED:
         timeline = timeline.extend(play_some(MOST_PLAYED - 1), micro_batches - MOST_PLAYED)
     return StepTime(timeline, micro_batches)
+
+
+def _find_bucket_bytes(config: Config) -> int:
+    if config.strategy == "ddp":
+        return config.reduce_bucket_mib * 2**20 or DDP_BUCKET_BYTES
+    return reduce_bucket_bytes(config)
 
 
 def _copy_seconds(config: Config) -> float:
@@ -215,9 +246,12 @@ class _Spans:
         names = [name_layer(self.work.segments, at, layers) for at in range(layers)]
         for name in ("start", *names, "head"):
             yield self.build(name, name, "forward", adds, completes)
-        for name in ("head", *reversed(names), "start"):
-            if f"{name}{BACKWARD}" in self.work.segments:
-                yield self.build(f"{name}{BACKWARD}", name, "backward", adds, completes)
+        ordered = ("head", *reversed(names), "start")
+        places = [name for name in ordered if f"{name}{BACKWARD}" in self.work.segments]
+        sends = self.collectives.fill_buckets(places, completes)
+        for name, seconds in zip(places, sends, strict=True):
+            span = self.build(f"{name}{BACKWARD}", name, "backward", adds, completes)
+            yield replace(span, sends_s=span.sends_s + seconds)
 
     def _find_surcharge(self, segment: str, place: str, phase: str, completes: bool) -> Surcharge | None:
         """Return what the strategy adds: gathers of the first micro-batch, reductions of the last one."""

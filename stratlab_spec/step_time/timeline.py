@@ -75,6 +75,31 @@ class StepTimeline:
         )
 
 
+def add_up(spans: Sequence[StepSpan], overlaps: bool) -> StepTimeline:
+    """Return the time of a step where one queue does the host's work and the kernels, and waits for collectives.
+
+    Args:
+        overlaps: collectives after a span run beside the next ones, as DDP's do; else the queue waits for them too.
+    """
+    found = StepTimeline()
+    clock = network = 0.0
+    for span in spans:
+        began = clock
+        if span.joins:
+            clock = max(clock, network)
+        clock += span.needs_s + span.host_s + span.device_s
+        found.device_s += span.host_s + span.device_s
+        if overlaps and span.sends_s:
+            network = max(network, clock) + span.sends_s
+        else:
+            clock += span.sends_s
+        found.collective_s += span.needs_s + span.sends_s
+        found.phases[span.phase] = found.phases.get(span.phase, 0.0) + clock - began
+    found.step_s = max(clock, network)
+    found.exposed_s = found.step_s - found.device_s
+    return found
+
+
 def _shorten(queue: deque[tuple[int, float, float]], kernels: int) -> float:
     """Take this many kernels, at most the first entry's, from the queue; return when the last of them ends."""
     count, start, end = queue.popleft()

@@ -120,6 +120,12 @@ SUITES: tuple[Suite, ...] = (
         smallest=("--smallest", "--page", "reports/raw/smallest/backtest.md"), minutes=1, facts="backtest.json",
     ),
     Suite(
+        "network", "two nodes with a slow link: predictions after a calibration name the winner, and where it changes",
+        command=("{python}", "-m", "experiments.network", "--small", "--out", "reports/raw/network",
+                 "--keep", "reports/raw/network/kept"),
+        smallest=None, minutes=7, facts="network/kept/result.json",
+    ),
+    Suite(
         "gpu", "every stage of the GPU program runs, on a CPU and small: code, not figures",
         command=("{python}", "-m", "benchmarks.gpu", "--device", "cpu", "--tiny", "--out", "reports/raw/gpu"),
         smallest=("--stages", "environment,numerics,ab"), minutes=5,

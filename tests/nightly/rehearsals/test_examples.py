@@ -10,6 +10,7 @@ import datasets
 import pytest
 import yaml
 
+from experiments.network.two_nodes import wait_until
 from stratlab_spec.schedule import FEW_STEPS
 from tests.documents.commands import ROOT, read_commands, split
 from tests.documents.examples import (
@@ -18,7 +19,6 @@ from tests.documents.examples import (
     sweep_plan,
     write_photos,
 )
-from tests.rehearsals.start.machines import wait_until
 from tests.rehearsals.start.runs import last_step, render
 from tests.rehearsals.start.slurm import ENDLESS, LACK, expect_another_start, open_slurm, submit
 

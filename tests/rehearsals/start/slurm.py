@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.rehearsals.start.machines import (
-    Machine,
+from experiments.network.two_nodes import (
+    Node,
     find_lack,
     find_program,
     is_open,
-    two_machines,
+    two_nodes,
     wait_until,
 )
 from tests.rehearsals.start.runs import environment, last_step, read_losses
@@ -45,7 +45,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def start_slurm(machines: Sequence[Machine], folder: Path) -> None:
+def start_slurm(machines: Sequence[Node], folder: Path) -> None:
     folder.chmod(0o755)
     (folder / "slurm.conf").write_text(CONFIG.format(folder=folder))
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
@@ -78,21 +78,21 @@ def _find(name: str) -> str:
 
 
 @contextmanager
-def open_slurm(folder: Path) -> Iterator[Machine]:
+def open_slurm(folder: Path) -> Iterator[Node]:
     """The machine of two on which jobs are submitted."""
     folder.mkdir(exist_ok=True)
-    with two_machines(folder, environment(folder)) as machines:
+    with two_nodes(folder, environment(folder)) as machines:
         start_slurm(machines, folder)
         yield machines[0]
 
 
-def submit(head: Machine, script: Path, *options: str) -> str:
+def submit(head: Node, script: Path, *options: str) -> str:
     done = head.run("sbatch", "--parsable", *options, script, folder=script.parent)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def wait_for(head: Machine, job: str, seconds: float = 240) -> str:
+def wait_for(head: Node, job: str, seconds: float = 240) -> str:
     """What scontrol says of it, and of all jobs of an array, in the end."""
 
     def look() -> str:
@@ -104,7 +104,7 @@ def wait_for(head: Machine, job: str, seconds: float = 240) -> str:
     return look()
 
 
-def go_on(head: Machine, job: str) -> None:
+def go_on(head: Node, job: str) -> None:
     """Waits until it is in the queue again, and lets it start."""
 
     def waits_again() -> bool:
@@ -117,7 +117,7 @@ def go_on(head: Machine, job: str) -> None:
     head.run("scontrol", "update", f"jobid={job}", "StartTime=now+5", "TimeLimit=60")
 
 
-def expect_another_start(head: Machine, job: str, run_dir: Path) -> None:
+def expect_another_start(head: Node, job: str, run_dir: Path) -> None:
     """That a stopped job has saved where it was, is back in the queue and goes on from there, no step lost or twice."""
     go_on(head, job)
     stopped = last_step(run_dir)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rehearsals.start.machines import Machine, find_lack, find_program, two_machines, wait_until
+from experiments.network.two_nodes import Node, find_lack, find_program, two_nodes, wait_until
 from tests.rehearsals.start.runs import assert_same, environment, read_losses, render
 
 LACK = find_lack("sshd", "ssh", "ssh-keygen")
@@ -31,7 +31,7 @@ PermitRootLogin prohibit-password
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Machine]]:
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
     folder = tmp_path_factory.mktemp("ssh")
     for name in ("host_key", "user_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
@@ -44,7 +44,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Machine]
         "SSH": ssh,
         "PYTHON": shutil.which("python", path=environment(folder)["PATH"]) or "",
     }
-    with two_machines(folder, env) as both:
+    with two_nodes(folder, env) as both:
         for machine in both:
             log = folder / f"sshd-{machine.name}.log"
             machine.start(find_program("sshd") or "", "-D", "-e", "-f", folder / "sshd_config", log=log)
@@ -82,7 +82,7 @@ def test_two_hosts_give_the_run_of_the_rehearsal(machines, rehearsed, tmp_path):
     assert find_trainers(tmp_path / "runs") == []
 
 
-def test_a_secret_arrives_and_is_on_no_command_line(machines: list[Machine], tmp_path: Path) -> None:
+def test_a_secret_arrives_and_is_on_no_command_line(machines: list[Node], tmp_path: Path) -> None:
     script = build(tmp_path, "--set", "run.secrets[0].name=HF_TOKEN,run.secrets[0].secret=hub,run.secrets[0].key=token",
                    "--set", "run.config.steps=100000,run.config.epochs=null")  # fmt: skip
     lacking = machines[0].run("bash", script)

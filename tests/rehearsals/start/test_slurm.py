@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rehearsals.start.machines import Machine, wait_until
+from experiments.network.two_nodes import Node, wait_until
 from tests.rehearsals.start.runs import assert_same, last_step, read_losses, render
 from tests.rehearsals.start.slurm import (
     ENDLESS,
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(bool(LACK), reason=f"{LACK} (Debian: apt-get ins
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with open_slurm(tmp_path_factory.mktemp("slurm")) as machine:
         yield machine
 
@@ -40,7 +40,7 @@ def test_a_batch_of_two_nodes_gives_the_run_of_the_rehearsal(head, rehearsed, tm
     assert "step 20/20" in logs[0] and "step 20/20" not in logs[1]
 
 
-def test_what_can_never_run_is_not_tried_again(head: Machine, tmp_path: Path) -> None:
+def test_what_can_never_run_is_not_tried_again(head: Node, tmp_path: Path) -> None:
     more = ("run.allowFaults=true", "run.config.fault=nan@3:1!", "run.config.on_not_finite=stop")
     options = [word for setting in more for word in ("--set", setting)]
     job = submit(head, render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch", *options))
@@ -65,7 +65,7 @@ def test_a_killed_rank_is_requeued_and_goes_on_to_the_same_losses(head, rehearse
     assert ends == ["ddp ended with exit code 137", "ddp ended with exit code 0"]
 
 
-def test_a_stopped_job_saves_a_checkpoint_and_goes_on_from_it(head: Machine, tmp_path: Path) -> None:
+def test_a_stopped_job_saves_a_checkpoint_and_goes_on_from_it(head: Node, tmp_path: Path) -> None:
     """By hand, as the script's first lines say; by its time limit: tests/nightly/rehearsals/test_examples.py."""
     job = submit(head, render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch", *ENDLESS))
     run_dir = tmp_path / "runs/demo/ddp"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from stratlab import UserError
 from stratlab.predict.timing import TIE_PCT, Speed, Speeds, find_card
 from stratlab_spec.step_time.kernels import CARDS
+from stratlab_spec.step_time.measured_machine import MeasuredMachine, Origin
+
+MACHINE = MeasuredMachine("h100", "nccl", 8, 79.2, {}, Origin("2026-11-30", "H100", 1, 32))
 
 
 def speed(name: str, per_s: float, **others: Any) -> Speed:
@@ -44,3 +48,18 @@ def test_a_card_without_constants_is_refused() -> None:
     assert find_card("H100") is CARDS["h100"]
     with pytest.raises(UserError, match="SL-predict-gpu"):
         find_card("h1000")
+
+
+def test_with_a_calibrated_machine_overlapping_bands_are_a_tie() -> None:
+    narrow = {"band_pct": (-2, 2)}
+    found = Speeds(
+        CARDS["h100"],
+        {
+            name: replace(speed(name, per_s, **narrow), step_ms=1e5 / per_s)
+            for name, per_s in (("a", 100), ("b", 97), ("c", 95))
+        },
+        ("a", "b", "c"),
+        MACHINE,
+    )
+    assert [one.name for one in found.best] == ["a", "b"]
+    assert found.as_dict("a", None)["speed"]["machine"]["date"] == MACHINE.origin.date

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratlab_spec.step_time.timeline import LATENCY_S, MOST_AHEAD, WAIT_S, StepSpan, play
+from stratlab_spec.step_time.timeline import LATENCY_S, MOST_AHEAD, WAIT_S, StepSpan, add_up, play
 
 
 def test_device_bound_steps_take_the_device_time() -> None:
@@ -69,3 +69,28 @@ def test_a_lone_kernel_runs_after_its_launch() -> None:
     assert play([StepSpan("a", "forward", 0.0, 1, 0.001)]).step_s == pytest.approx(
         0.001 + LATENCY_S, rel=0.01
     )
+
+
+@pytest.mark.parametrize(("overlaps", "ms"), [(False, 74.0), (True, 54.0)])
+def test_on_a_cpu_one_queue_does_all_and_only_ddp_sends_meanwhile(overlaps: bool, ms: float) -> None:
+    """10 + 2 ms, 20 ms sent; 5 gathered, 30 + 4; the update joins: 3 ms. Beside the next span the 20 are hidden."""
+    spans = [
+        StepSpan("a", "backward", 0.010, 10, 0.002, sends_s=0.020),
+        StepSpan("b", "backward", 0.030, 10, 0.004, needs_s=0.005),
+        StepSpan("update", "optimizer", 0.003, 1, 0.0, joins=True),
+    ]
+    found = add_up(spans, overlaps)
+    assert found.step_s == pytest.approx(ms / 1e3)
+    assert found.device_s == pytest.approx(0.049)
+    assert found.exposed_s == pytest.approx(found.step_s - 0.049)
+    assert found.phases["optimizer"] == pytest.approx(0.003)
+
+
+def test_an_update_waits_for_what_is_still_sent() -> None:
+    """Sent from 1 to 101 ms, the update joins and takes 3."""
+    spans = [
+        StepSpan("a", "backward", 0.001, 1, 0.0, sends_s=0.100),
+        StepSpan("b", "backward", 0.010, 1, 0.0),
+        StepSpan("update", "optimizer", 0.003, 1, 0.0, joins=True),
+    ]
+    assert add_up(spans, overlaps=True).step_s == pytest.approx(0.104)

@@ -1,4 +1,11 @@
-"""Two machines: network, host name and /etc/hosts of their own, one file system. Needs root and iproute2."""
+"""Two nodes on one machine: network, host name and /etc/hosts of their own, one file system, a link of a given rate.
+
+    node0 (10.77.0.1) ──tbf── veth pair ──tbf── node1 (10.77.0.2)
+
+Needs root and iproute2. Rates are those of `tc`'s token bucket; there is no delay to set.
+"""
+
+from __future__ import annotations
 
 import os
 import shutil
@@ -13,6 +20,8 @@ from pathlib import Path
 
 NAMES = ("node0", "node1")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
+BUCKET_S, LEAST_BUCKET = 2e-3, 32_000
+"""Of the rate, that may be sent at once after a pause; bytes."""
 
 
 UNSHARE = ("unshare", "--net", "--uts", "--mount", "--propagation", "private")
@@ -35,11 +44,13 @@ def find_program(name: str) -> str | None:
 
 
 @dataclass
-class Machine:
+class Node:
     name: str
     address: str
     pid: int
     env: dict[str, str]
+    link: str = ""
+    """Its end of the link."""
 
     def command(self, *words: str | Path, folder: Path = Path("/")) -> list[str]:
         options = ["--target", str(self.pid), "--net", "--uts", "--mount", f"--wd={folder}"]
@@ -58,9 +69,22 @@ class Machine:
         command = self.command(*words, folder=folder)
         return subprocess.run(command, env={**self.env, **env}, capture_output=True, text=True, timeout=240)
 
+    def limit(self, mbit_per_s: float) -> None:
+        """Set the rate at which this node sends.
+
+        Raises:
+            RuntimeError: `tc` refuses.
+        """
+        size = max(LEAST_BUCKET, round(BUCKET_S * mbit_per_s * 1e6 / 8))
+        bucket = ("burst", f"{size}", "latency", "100ms")
+        rate = ("rate", f"{mbit_per_s:.0f}mbit", *bucket)
+        done = self.run("tc", "qdisc", "replace", "dev", self.link, "root", "handle", "1:", "tbf", *rate)
+        if done.returncode:
+            raise RuntimeError(f"tc on {self.name}: {done.stderr.strip()}")
+
 
 @contextmanager
-def two_machines(folder: Path, env: Mapping[str, str]) -> Iterator[list[Machine]]:
+def two_nodes(folder: Path, env: Mapping[str, str]) -> Iterator[list[Node]]:
     """Linked to each other and to nothing else; all that runs on them is gone afterwards."""
     hosts = folder / "hosts"
     lines = ["127.0.0.1 localhost", *(f"{a} {n}" for a, n in zip(ADDRESSES, NAMES, strict=True))]
@@ -69,6 +93,7 @@ def two_machines(folder: Path, env: Mapping[str, str]) -> Iterator[list[Machine]
     machines = []
     try:
         for name, address in zip(NAMES, ADDRESSES, strict=True):
+            (folder / f"{name}.up").unlink(missing_ok=True)  # of an earlier pair of nodes
             script = (
                 f"hostname {name}; ip link set lo up; mount --bind {hosts} /etc/hosts; touch {folder}/{name}.up;"
                 " exec sleep infinity"
@@ -76,22 +101,24 @@ def two_machines(folder: Path, env: Mapping[str, str]) -> Iterator[list[Machine]
             holder = subprocess.Popen([*UNSHARE, "sh", "-c", script])
             holders.append(holder)
             wait_until(lambda name=name: (folder / f"{name}.up").exists(), f"{name} is up")  # type: ignore[misc]
-            machines.append(Machine(name, address, holder.pid, dict(env)))
+            machines.append(Node(name, address, holder.pid, dict(env)))
         _link(machines)
         yield machines
     finally:
-        _end({os.readlink(f"/proc/{each.pid}/ns/net") for each in holders})
+        own = os.readlink("/proc/self/ns/net")  # of a holder that has not left it yet
+        _end({os.readlink(f"/proc/{each.pid}/ns/net") for each in holders} - {own})
         for holder in holders:
             holder.wait()
 
 
-def _link(machines: Sequence[Machine]) -> None:
+def _link(machines: Sequence[Node]) -> None:
     first, second = machines
     end = f"st{os.getpid()}"
     ip = ["ip", "link"]
     subprocess.run([*ip, "add", end, "netns", str(first.pid), "type", "veth", "peer", "name", end,
                     "netns", str(second.pid)], check=True)  # fmt: skip
     for machine in machines:
+        machine.link = end
         for words in (("addr", "add", f"{machine.address}/24", "dev", end), ("link", "set", end, "up")):
             assert machine.run("ip", *words).returncode == 0
 
