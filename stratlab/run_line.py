@@ -232,6 +232,8 @@ def _whole(text: str, name: str) -> int | None:
 def _name_model(model: str, notes: list[str]) -> dict[str, str]:
     """Return the settings of the model: a preset, a hub id, or a folder in Hugging Face format."""
     folder = Path(model).expanduser()
+    if folder.name == "config.json" and folder.is_file():
+        folder = folder.parent
     if (folder / "config.json").is_file():
         found = {"model_path": str(folder.resolve())}
         if _is_decoder(folder / "config.json"):

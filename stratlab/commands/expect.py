@@ -49,10 +49,10 @@ def expect(
     """
     from stratlab.predict.expecting import ask_of_options, ask_of_run
     from stratlab.predict.expecting import expect as expect_speed
-    from stratlab.run_directory.files import has_marks
+    from stratlab.run_directory.files import is_run
 
     folder = Path(model)
-    if folder.is_dir() and has_marks(folder):
+    if folder.is_dir() and is_run(folder):
         if given := [name for name, value in _name_options(gpus, gpu, settings, measured) if value]:
             raise UserError(
                 f"{', '.join(given)}: {folder} is a run and has them; leave them out [SL-expect-options]"

@@ -183,7 +183,7 @@ def predict(
     else:
         look = look_up(files, device_gib, counted)
         fewest = "" if charts else find_fewest(questions[0], known, look, allowed)
-        _show(answers, device_gib, fewest, offer=not count)
+        _show(answers, device_gib, fewest, offer=not count, timed=speeds is not None)
         if speeds:
             open_console().print(speeds.build_screen(price_per_gpu_hour))
     if page:
@@ -205,11 +205,11 @@ def _is_chart(named: str) -> bool:
     return (path / "Chart.yaml").is_file() or (path.suffix == ".tgz" and not path.is_dir())
 
 
-def _show(answers: list, device_gib: float, fewest: str, *, offer: bool) -> None:  # type: ignore[type-arg]
+def _show(answers: list, device_gib: float, fewest: str, *, offer: bool, timed: bool) -> None:  # type: ignore[type-arg]
     from stratlab.predict.prediction_report import build_screen, list_commands, list_uncounted
 
     console = open_console()
-    console.print(build_screen(answers, device_gib, console.width, fewest))
+    console.print(build_screen(answers, device_gib, console.width, fewest, timed))
     for command in [*list_commands(answers)][: 1 if offer else None]:
         print(command)
     if offer and (uncounted := len(list_uncounted(answers))):

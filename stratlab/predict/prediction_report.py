@@ -32,21 +32,26 @@ ACCURACY = "Error against measured peaks: within 1 % on 51 of 52 kinds of runs o
 NOT_ESTIMATED = "Times: --gpu NAME"
 
 
-def conclude(answers: Sequence[Prediction | Unknown]) -> str:
-    """Return the verdict in sentences; "" without any answer."""
+def conclude(answers: Sequence[Prediction | Unknown], timed: bool = False) -> str:
+    """Return the verdict in sentences; "" without any answer.
+
+    Args:
+        timed: times follow, which say what to take first.
+    """
     known = [one for one in answers if isinstance(one, Prediction)]
     fitting = [one for one in known if one.verdict is Verdict.FITS]
     if not known:
         return ""
     verdicts = Counter(one.verdict for one in answers if isinstance(one, Unknown))
     unknown = "".join(f", {count} {verdict}" for verdict, count in verdicts.items())
+    times = "" if timed else f". {NOT_ESTIMATED}"
     if fitting:
-        return f"{_say_first(fitting, len(answers), unknown)}. {NOT_ESTIMATED}"
+        return f"{_say_first(fitting, len(answers), unknown, timed)}{times}"
     nearest = min(known, key=lambda one: one.needs_gib)
     name, needs = nearest.question.name, nearest.say_needs()
     none = f"None of {len(answers)} fits{unknown}; {name} needs least ({needs})"
     said = f"{name} {nearest.verdict} ({needs})" if len(answers) == 1 else none
-    return f"{said}. Change first: {_say_change(known, nearest)}. {NOT_ESTIMATED}"
+    return f"{said}. Change first: {_say_change(known, nearest)}{times}"
 
 
 def _say_change(known: Sequence[Prediction], nearest: Prediction) -> str:
@@ -68,9 +73,9 @@ def _order(fitting: Iterable[Prediction]) -> list[Prediction]:
     return sorted(fitting, key=lambda one: ORDER.get(one.file.strategy, len(ORDER)))
 
 
-def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str) -> str:
-    """Recommend the run that sends least of those with room for several rows; without any, name changes that make
-    room.
+def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str, timed: bool) -> str:
+    """Recommend the run that sends least of those with room for several rows, unless times do; without any such run
+    name changes that make room.
     """
     ordered = _order(fitting)
     roomy = [one for one in ordered if one.largest > 1]
@@ -82,7 +87,7 @@ def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str) -> str:
     if not roomy:
         room = next((one.advice for one in ordered if one.advice), "no counted change makes room")
         return f"{said}. No micro-batch above 1 fits: {room}"
-    if len(fitting) == 1:
+    if len(fitting) == 1 or timed:
         return said
     first = roomy[0]
     why = f": {RULE}; {WHY[first.file.strategy]}" if first.file.strategy in WHY else ""
@@ -224,22 +229,29 @@ UNFIT = {"SL-hpz-one-node": "several nodes", "SL-nd-five-dimensions-dense": "exp
 TAKE = "◀ first"
 
 
-def build_screen(answers: Answers, device_gib: float, width: int, fewest: str = "") -> Group:
+def build_screen(
+    answers: Answers, device_gib: float, width: int, fewest: str = "", timed: bool = False
+) -> Group:
     """Return the output of `stratlab predict`, on a terminal of `width` columns.
 
     Args:
         fewest: from `find_fewest`.
+        timed: times follow.
     """
-    verdict = Text(conclude(answers) or "Nothing is known of what was asked", style="bold")
+    verdict = Text(conclude(answers, timed) or "Nothing is known of what was asked", style="bold")
     return Group(
         verdict,
-        build_table(answers, device_gib, width),
+        build_table(answers, device_gib, width, None if timed else find_first(answers)),
         build_lines(_list_notes(answers, device_gib, fewest)),
     )
 
 
-def build_table(answers: Answers, device_gib: float, width: int) -> Table:
-    """Return one line per question, by verdict, then by the largest micro-batch; shared values have no column."""
+def build_table(answers: Answers, device_gib: float, width: int, first: Prediction | None) -> Table:
+    """Return one line per question, by verdict, then by the largest micro-batch; shared values have no column.
+
+    Args:
+        first: the run to mark.
+    """
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("run", overflow="fold")
     facts = {
@@ -257,7 +269,6 @@ def build_table(answers: Answers, device_gib: float, width: int) -> Table:
     table.add_column("largest\nmicro-batch" if width >= ROOMY else "largest", no_wrap=True)
     table.add_column("largest parts, GiB" if width >= ROOMY else "largest part, GiB", overflow="fold")
     most = max((one.largest for one in answers if isinstance(one, Prediction)), default=0) or 1
-    first = find_first(answers)
     for one in sorted(answers, key=_rank):
         name = Text(f"{one.question.name} {TAKE}", style="bold") if one is first else Text(one.question.name)
         row: list[RenderableType] = [name, *(str(values[one.question.name]) for values in facts.values())]

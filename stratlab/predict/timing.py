@@ -8,7 +8,7 @@ than TIE_PCT are a tie. With one the band follows from its uncertainties, and ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from stratlab_spec.memory.recording import NotRecorded
 from stratlab_spec.memory.simulated import Simulated
 from stratlab_spec.models.decoder import count_flops_per_token
 from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.settings.config import Config
+from stratlab_spec.step_time.collectives import EFA_P5
 from stratlab_spec.step_time.kernels import CARDS, Card
 from stratlab_spec.step_time.measured_machine import CPU, BadMachineFile, MeasuredMachine, read_machine
 from stratlab_spec.step_time.step_forecast import BAND_PCT, HOST_BOUND_PCT, find_band, find_measured_band
-from stratlab_spec.step_time.time_prediction import DOCUMENT_TOKENS, predict_step_time
+from stratlab_spec.step_time.time_prediction import assume_document_tokens, predict_step_time
 
 TIE_PCT = 6
 
@@ -50,6 +52,9 @@ class Speed:
     """Share of the step in which it waits for collectives."""
     gpus: int
     band_pct: tuple[int, int] = BAND_PCT
+    micro_batch_size: int = 1
+    assumed: Sequence[str] = ()
+    """What the time takes for granted: documents, and the network between nodes."""
 
     @property
     def middle_ms(self) -> float:
@@ -104,7 +109,7 @@ def predict_speed(one: Prediction, card: Card, machine: MeasuredMachine | None =
     units = rows * (config.seq_len if config.is_text else 1)
     mfu = None
     if config.is_text and not card.one_queue:
-        seen = min(DOCUMENT_TOKENS, config.seq_len) if config.packing else config.seq_len
+        seen = assume_document_tokens(config)
         flops = count_flops_per_token(read_shape(config), seen, causal=True, lora=bool(config.lora_rank))
         mfu = 100 * flops * units / time.step_ms * 1e3 / ranks / card.peak_tflops / 1e12
     line = time.timeline
@@ -120,7 +125,16 @@ def predict_speed(one: Prediction, card: Card, machine: MeasuredMachine | None =
         exposed,
         ranks,
         find_measured_band(config, ranks, of_node, machine) if machine else find_band(config),
+        config.micro_batch_size,
+        [*_list_assumed(config, ranks > of_node and not machine)],
     )
+
+
+def _list_assumed(config: Config, over_network: bool) -> Iterator[str]:
+    if config.is_text and config.packing:
+        yield f"packed documents have {assume_document_tokens(config):,} tokens"
+    if over_network:
+        yield f"the network between nodes is {EFA_P5.name}"
 
 
 @dataclass(frozen=True)
@@ -138,6 +152,11 @@ class Speeds:
         """Return the speeds, the fastest first; those of runs that do not fit come last."""
         known = [one for one in self.found.values() if isinstance(one, Speed)]
         return sorted(known, key=lambda one: (one.name not in self.fitting, -one.per_s))
+
+    @property
+    def assumed(self) -> list[str]:
+        """Return what the times take for granted."""
+        return [*dict.fromkeys(text for one in self.ranked for text in one.assumed)]
 
     @property
     def best(self) -> list[Speed]:
@@ -185,6 +204,7 @@ class Speeds:
             f"measurement of this machine. zero3, zeropp and compiled shards may take up to {HOST_BOUND_PCT[1]} % "
             f"longer. Runs less than {TIE_PCT} % apart are a tie"
         )
+        trust = "; ".join([trust, *self.assumed])
         unknown = [name for name, one in self.found.items() if isinstance(one, str)]
         more = (
             [Text(f"No time for {', '.join(unknown)}: no operations recorded", style="dim")]
@@ -197,9 +217,11 @@ class Speeds:
         best = self.best
         if not best:
             return "No run that fits has a known time"
-        first = (
-            f"{best[0].name}: {best[0].per_s:,.0f} {best[0].unit} per s on {best[0].gpus} x {self.card.name}"
-        )
+        one = best[0]
+        speed = f"{one.per_s:,.0f} {one.unit} per s on {one.gpus} x {self.card.name}"
+        first = f"{one.name}: {speed} at micro-batch {one.micro_batch_size}"
+        if one.micro_batch_size == 1:
+            first += "; larger ones are faster (stratlab recommend)"
         if len(best) > 1:
             return f"Fastest, as a tie: {', '.join(one.name for one in best)}; {first}"
         return f"Fastest: {first}"

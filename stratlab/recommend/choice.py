@@ -23,6 +23,8 @@ from stratlab.recommend import COMPILED, RECOMPUTED, ROWS, Option
 
 TIE_MEMORY_PCT = 1
 """Error of predicted memory on one GPU (docs/predict.md)."""
+LOWEST_PCT = 1
+"""Prices as near to the lowest one are equal to it."""
 SHARE_PCT = 10
 """Of a step: from here on the host or the network limits a run."""
 SETTLING = 3
@@ -115,8 +117,11 @@ def find_cost(aim: Aim, one: Option) -> float:
 
 
 def _take(tied: Sequence[Option], aim: Aim) -> Option:
-    """Return the simplest option of a tie; of equal prices or equal memory the simplest of the fastest ones."""
-    if aim is not Aim.fastest:
+    """Return the simplest option of a tie; of prices the lowest, and of equal memory the simplest of the fastest."""
+    if aim is Aim.cheapest:
+        least = find_cost(aim, tied[0])
+        tied = [one for one in tied if find_cost(aim, one) <= least * (1 + LOWEST_PCT / 100)]
+    elif aim is Aim.leanest:
         most = max(one.per_s for one in tied)
         tied = [one for one in tied if one.per_s >= most * (1 - TIE_PCT / 100)]
     return min(tied, key=_rank_simplicity)
@@ -255,7 +260,7 @@ def _compare_best(taken: Option, name: str, group: Sequence[Option], aim: Aim) -
 
 def _compare(one: Option, taken: Option, aim: Aim) -> str:
     if not one.fits:
-        return f"does not fit ({one.say_needs()})"
+        return f"is above the limit ({one.say_needs()})"
     if aim is Aim.leanest:
         more = one.prediction.needs_gib - taken.prediction.needs_gib
         return (
@@ -269,7 +274,14 @@ def _compare(one: Option, taken: Option, aim: Aim) -> str:
     if abs(gain) < TIE_PCT:
         return f"is a tie ({gain:+.0f} %, {one.say_needs()})"
     said = f"is {abs(gain):.0f} % {'faster' if gain > 0 else 'slower'}"
-    return said + (WIDE if _is_wide(one) and not _is_wide(taken) else "")
+    if not _is_wide(one) or _is_wide(taken):
+        return said
+    assert isinstance(one.speed, Speed)
+    hope = 100 * (one.speed.per_s / taken.per_s - 1)
+    undecided = gain < 0 < hope
+    return (
+        f"may be {hope:.0f} % faster or {-gain:.0f} % slower: its band is wide" if undecided else said + WIDE
+    )
 
 
 def _is_wide(one: Option) -> bool:

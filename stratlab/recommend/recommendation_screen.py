@@ -75,7 +75,7 @@ def build_answer_screen(
     runners = [_build_runners(found)] if found.runners else []
     left_out = [*_explain_left_out(found, searched)]
     notes = [("" if number else "Left out", Text(text)) for number, text in enumerate(left_out)]
-    notes += [("Trust", Text(TRUST, style="dim"))]
+    notes += [("Trust", Text(_say_trust(taken), style="dim"))]
     return Group(title, build_lines(lines), table, *runners, build_lines(notes))
 
 
@@ -83,7 +83,11 @@ def list_heading(found: Recommendation, training: Training, card: str) -> list[s
     """Return comments above the values."""
     taken = found.taken
     first = f"stratlab recommend: {found.aim} on {format_count(taken.gpus, 'GPU')} {card}: {taken.full_name}"
-    return [first, *say_expected(found, training), TRUST]
+    return [first, *say_expected(found, training), _say_trust(taken)]
+
+
+def _say_trust(taken: Option) -> str:
+    return "; ".join([TRUST, *(taken.speed.assumed if isinstance(taken.speed, Speed) else ())])
 
 
 def say_none(searched: Searched) -> str:
@@ -121,6 +125,8 @@ def say_expected(found: Recommendation, training: Training) -> Iterator[str]:
     elif training.per_gpu_hour and taken.per_s:
         million = taken.gpu_hours_per_million * training.per_gpu_hour
         yield f"price of a million {_unit(taken)}: {million:.3g}"
+    if training.epochs and not training.epoch_size and taken.per_s:
+        yield f"for hours: --epoch-size, the {_unit(taken)} of one pass"
 
 
 def _unit(one: Option) -> str:
@@ -145,7 +151,11 @@ def _say_tie(found: Recommendation) -> str:
         Aim.leanest: "equal within the error of the prediction",
         Aim.cheapest: f"less than {TIE_PCT} % apart in price",
     }[found.aim]
-    first = "the simplest one" if found.aim is Aim.fastest else "the fastest and simplest one"
+    first = {
+        Aim.fastest: "the simplest one",
+        Aim.leanest: "the fastest and simplest one",
+        Aim.cheapest: "the lowest price",
+    }[found.aim]
     return f"{_list_names([one.full_name for one in runs.values()])}: {rule}; {first} is taken"
 
 

@@ -45,6 +45,8 @@ IMAGE_COPY_S, TEXT_COPY_S = 3.2e-6, 1e-4
 BATCH_HOST_S = 3e-4
 DOCUMENT_TOKENS = 640
 """Tokens of a document in packed rows, if the data is not known: mean of the longest ones in MetaMathQA's rows."""
+LONG_ROW = 4096
+"""Tokens. Longer rows are meant for long documents: each is one document."""
 KNOWN: dict[str, tuple[Any, ...]] = {
     "precision": ("auto", "bf16", "fp16"),
     "optimizer": ("adamw",),
@@ -83,11 +85,12 @@ def predict_step_time(
     card: Card,
     host: Host | None = None,
     links: Links | None = None,
-    document_tokens: int = DOCUMENT_TOKENS,
+    document_tokens: int = 0,
 ) -> StepTime:
     """Return the time of a step.
 
     Args:
+        document_tokens: of packed rows; 0 = `assume_document_tokens`.
         links: those of the card's type and of EFA_P5, if not given.
 
     Raises:
@@ -101,7 +104,7 @@ def predict_step_time(
             raise NotRecorded(f"{name}={value}")
     if axes.pp * axes.tp * axes.cp > 1:
         raise NotRecorded(f"strategy={config.strategy} with pp, tp or cp above 1")
-    family, work, kernels = measure_work(config, document_tokens)
+    family, work, kernels = measure_work(config, document_tokens or assume_document_tokens(config))
     measured, layers = measure_recording(config)
     sharded = config.strategy in FLAVORS["sharded"].strategies
     strategy = "fsdp" if config.strategy == "nd" else config.strategy
@@ -160,6 +163,12 @@ def _copy_seconds(config: Config) -> float:
     return TEXT_COPY_S if config.is_text else IMAGE_COPY_S * config.micro_batch_size
 
 
+def assume_document_tokens(config: Config) -> int:
+    """Return the tokens of a document in the rows of a run whose data is not known."""
+    is_short = config.packing and config.seq_len <= LONG_ROW
+    return min(DOCUMENT_TOKENS, config.seq_len) if is_short else config.seq_len
+
+
 def measure_work(config: Config, document_tokens: int) -> tuple[str, RecordedWork, dict[str, list[Kernel]]]:
     """Return (family, its recorded work, kernels of each segment) of a run's micro-batch.
 
@@ -200,7 +209,7 @@ def count_sample_flops(config: Config) -> float:
     """
     plain: dict[str, Any] = {"strategy": "single", "activation_checkpointing": "none", "compile": False}
     config = config.model_copy(update=plain)
-    _, work, kernels = measure_work(config, DOCUMENT_TOKENS)
+    _, work, kernels = measure_work(config, assume_document_tokens(config))
     layers = measure_recording(config)[1]
     names = ["start", *(name_layer(work.segments, at, layers) for at in range(layers)), "head"]
     passes = [name + part for name in names for part in ("", BACKWARD)]

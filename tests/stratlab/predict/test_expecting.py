@@ -142,6 +142,14 @@ def test_wrong_input_and_questions_without_a_near_row(stratlab, arguments, code,
     assert (ended, find_codes(said)) == (code, says)
 
 
+def test_a_folder_of_a_model_is_no_run(stratlab, tmp_path):
+    shape = {"model_type": "llama", "hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 16}
+    shape |= {"num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    ended, found, _ = stratlab("expect", str(tmp_path), "--gpus", "8", "--gpu", "h100", "--json")
+    assert ended == 0 and json.loads(found)["rows"]
+
+
 def test_a_run_of_several_gpus_has_their_share_and_its_measured_waits(tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(RUN, folder)

@@ -66,6 +66,9 @@ def test_models_and_data(tmp_path):
         "micro_batch_size": "4",
         "comparison": "my-llama-chat",
     }
+    assert (
+        build(str(llama / "config.json"), data=str(chat)).config == build(str(llama), data=str(chat)).config
+    )
     assert {"init": "scratch", "dataset": "digits"}.items() <= build(str(vit)).config.items()
     assert "task" not in build(str(vit)).config
     assert build("Qwen/Qwen2.5-0.5B", data="a/b").config["init"] == "pretrained"

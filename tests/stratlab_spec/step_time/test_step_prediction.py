@@ -46,6 +46,13 @@ def test_a_slow_host_bounds_small_batches() -> None:
     assert slow.step_ms == pytest.approx(2 * usual.step_ms, rel=0.1)
 
 
+def test_long_rows_are_one_document() -> None:
+    """Tokens per second fall as attention grows; up to 4,096 tokens they do not, because documents are short."""
+    text = "model=qwen2.5-0.5b dataset=metamathqa micro_batch_size=1 activation_checkpointing=blocks"
+    ms = {length: predict(f"{text} seq_len={length}").step_ms for length in (2048, 4096, 32768)}
+    assert ms[4096] < 2 * ms[2048] and ms[32768] > 1.5 * 8 * ms[4096]
+
+
 def test_two_micro_batches_take_less_than_two_steps() -> None:
     """They share one update."""
     one, two = predict(""), predict("global_batch_size=512")
