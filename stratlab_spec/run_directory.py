@@ -205,7 +205,14 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a temporary file and rename it: a reader sees the whole file or none."""
+    """Write a temporary file and rename it: a reader sees the whole file or none.
+
+    A link stays, and its target is replaced. A device or a pipe is written to.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_text(text, encoding="utf-8")
+        return
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:

@@ -32,6 +32,7 @@ def expect(
             "--tokens-per-s",
             "--images-per-s",
             min=1e-9,
+            max=1e15,
             help="Your speed, of all GPUs together, to place it.",
             show_default=False,
         ),

@@ -68,6 +68,7 @@ def predict(
         float | None,
         typer.Option(
             min=0.0,
+            max=1e9,
             help="With --gpu or --machine: the price of a million tokens or images.",
             show_default=False,
         ),
@@ -121,7 +122,7 @@ def predict(
     from stratlab.predict.answering import Unknown, answer, look_up
     from stratlab.predict.asking import ask_of_charts, ask_of_model
     from stratlab.predict.counting import find_cache
-    from stratlab.predict.remedies import read_allowed
+    from stratlab.predict.remedies import check_nodes, read_allowed
     from stratlab.predict.timing import find_card, find_machine, predict_speeds
     from stratlab_spec.memory.prediction import Verdict
     from stratlab_spec.memory.profiles import BadOperationsFile, read_operations
@@ -158,6 +159,8 @@ def predict(
         raise UserError("--price-per-gpu-hour: only with --gpu NAME or --machine FILE [SL-price-without-gpu]")
     if measured and not charts and not gpus_per_node and (gpus or GPUS) > measured.ranks_of_node:
         gpus_per_node = measured.ranks_of_node
+    if card and not charts:
+        check_nodes(gpus or GPUS, gpus_per_node or 0)
     if device_gib is None:
         device_gib = card.memory_gib if card else DEVICE_GIB
     allowed = read_allowed(allow)

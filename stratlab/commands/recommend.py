@@ -9,7 +9,10 @@ import typer
 
 from stratlab import UserError
 from stratlab.commands import open_console, print_json
-from stratlab.commands.predict import GPUS, MOST_GPUS, NOTHING_FITS, NOTHING_KNOWN
+from stratlab.commands.predict import GPUS, NOTHING_FITS, NOTHING_KNOWN
+
+MOST_SEARCHED = 16_384
+"""GPUs: more take minutes."""
 
 
 def recommend(
@@ -25,7 +28,7 @@ def recommend(
         str, typer.Option(metavar="NAME", help="Its kind: h200, h100, a100-80gb, ...", show_default=False)
     ],
     gpus: Annotated[
-        int, typer.Option(min=1, max=MOST_GPUS, help="How many; with --goal cheapest at most.")
+        int, typer.Option(min=1, max=MOST_SEARCHED, help="How many; with --goal cheapest at most.")
     ] = GPUS,
     goal: Annotated[
         str, typer.Option(help="fastest, leanest (least memory per GPU), or cheapest (fewest GPU hours).")
@@ -37,12 +40,13 @@ def recommend(
         int | None,
         typer.Option(min=1, help="Samples of an optimizer step, all GPUs; 64 or more if left out."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the data.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, max=10**6, help="Passes over the data.")] = None,
     epoch_size: Annotated[
-        int | None, typer.Option(min=1, help="Tokens, or images, of one pass: gives hours and price.")
+        int | None,
+        typer.Option(min=1, max=10**18, help="Tokens, or images, of one pass: gives hours and price."),
     ] = None,
     price_per_gpu_hour: Annotated[
-        float | None, typer.Option(min=0.0, help="Price of one GPU for an hour.")
+        float | None, typer.Option(min=0.0, max=1e9, help="Price of one GPU for an hour.")
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -86,6 +90,7 @@ def recommend(
     from stratlab.recommend.start_files import StartFiles
     from stratlab.recommend.wanted import list_questions, read_wanted
 
+    _check_files(out, sweep)
     aim, card = find_aim(goal), find_card(gpu)
     allowed = read_allowed(allow)
     charts = find_charts()
@@ -122,3 +127,12 @@ def _write(file: Path, text: str) -> None:
         write_whole(file, text)
     except OSError as failure:
         raise UserError(f"{file}: {failure.strerror} [SL-recommend-not-written]") from None
+
+
+def _check_files(*files: Path | None) -> None:
+    given = [file.absolute() for file in files if file]
+    for file in given:
+        if file.is_dir() or not file.parent.is_dir():
+            raise UserError(f"{file}: expected a file in a folder that exists [SL-recommend-file]")
+    if len(given) > len({*given}):
+        raise UserError(f"--out and --sweep: both are {given[0]}; expected two files [SL-recommend-one-file]")

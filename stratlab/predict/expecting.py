@@ -7,6 +7,7 @@ a run directory ─────────────┴─▶ SpeedQuestion �
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import gcd
@@ -22,6 +23,7 @@ from stratlab import UserError
 from stratlab.predict.asking import ask_of_model
 from stratlab.predict.published import PublishedRow, Sought, find_mfu_pct, find_nearest, read_published
 from stratlab.predict.timing import TIE_PCT, find_card
+from stratlab.run_directory.files import LARGEST_WORLD
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.memory.recording import NotRecorded
@@ -134,7 +136,14 @@ def ask_of_run(folder: Path) -> SpeedQuestion:
             f"{folder}: ran on {device}, of which no rows are published here; known: {', '.join(CARDS)} "
             "[SL-expect-device]"
         )
-    return _read_asked(run, folder, card.name)
+    try:
+        return _read_asked(run, folder, card.name)
+    except UserError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, AttributeError):
+        raise UserError(
+            f"{folder}: summary.json, config.json or its analysis is damaged [SL-expect-damaged]"
+        ) from None
 
 
 def _read_asked(run: RunRecord, folder: Path, card: str) -> SpeedQuestion:
@@ -143,7 +152,9 @@ def _read_asked(run: RunRecord, folder: Path, card: str) -> SpeedQuestion:
     text = summary.get("tokens_per_s") is not None
     per_s = summary.get("tokens_per_s" if text else "samples_per_s")
     flops = summary.get("flops_per_token" if text else "flops_per_sample")
-    if not (isinstance(gpus, int) and gpus > 0 and per_s and flops):
+    if type(gpus) is not int or not 0 < gpus <= LARGEST_WORLD or not per_s or not flops:
+        raise UserError(f"{folder}/summary.json: no speed or no FLOPs of this run [SL-expect-numbers]")
+    if not (0 < per_s < math.inf and 1 <= flops < math.inf):
         raise UserError(f"{folder}/summary.json: no speed or no FLOPs of this run [SL-expect-numbers]")
     if text:
         shape = SHAPES.get(name)

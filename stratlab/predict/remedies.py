@@ -163,6 +163,18 @@ def find_per_node(gpus: int) -> int:
     return NODE if gpus > NODE and gpus % NODE == 0 else 0
 
 
+def check_nodes(gpus: int, per_node: int) -> None:
+    """Check that times would be of real nodes.
+
+    Raises:
+        UserError: more GPUs than a node has, which fill no nodes of NODE.
+    """
+    if not per_node and gpus > NODE and gpus % NODE:
+        raise UserError(
+            f"--gpus {gpus}: no multiple of {NODE}; expected --gpus-per-node for the times [SL-gpus-fill-nodes]"
+        )
+
+
 def place_ranks(question: Question, gpus: int) -> Question:
     """Return the same run on so many GPUs, as if asked with this number: on nodes as large, if these are full.
 

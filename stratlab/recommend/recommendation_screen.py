@@ -241,6 +241,7 @@ def describe_option(one: Option, training: Training) -> dict[str, Any]:
         "on_device_gib": round(one.prediction.needs_gib, 4),
         "at_most": one.prediction.is_upper_bound,
         "speed": speed.as_dict(training.per_gpu_hour) if isinstance(speed, Speed) else None,
+        "middle_per_s": round(one.per_s, 1) if one.per_s else None,
         **({} if isinstance(speed, Speed) else {"speed_unknown": speed}),
         **({"hours": [round(each, 4) for each in hours]} if hours else {}),
         **price,

@@ -59,7 +59,7 @@ def build_request(one: Option, wanted: Wanted) -> RunRequest:
     settings = {
         name: text
         for name, text in question.settings.items()
-        if name not in NAMED and text != as_text(SETTINGS[name]["default"])
+        if name not in NAMED and (name in wanted.typed or text != as_text(SETTINGS[name]["default"]))
     }
     found = find_model(wanted.model)
     model = found.settings.get("model", wanted.model)

@@ -10,6 +10,7 @@ from stratlab import UserError
 from stratlab.predict.advising import list_sizes
 from stratlab.predict.asking import ask_of_model, find_model, split_settings
 from stratlab.predict.counting import OF_IMAGES, OF_TEXT
+from stratlab.predict.remedies import check_nodes
 from stratlab.run_line import GLOBAL_BATCH, name_data
 from stratlab_spec.memory.profiles import Question
 
@@ -56,7 +57,11 @@ def read_wanted(
     """
     counted, further = split_settings(settings)
     typed = {*counted, *further}
-    asked = {"--batch": [BATCH] if batch else [], "--data": OF_DATA if data else ()}
+    asked = {
+        "--batch": (BATCH,) if batch else (),
+        "--data": OF_DATA if data else (),
+        "--epochs": ("epochs", "steps") if epochs else (),
+    }
     for option, names in asked.items():
         if twice := typed.intersection(names):
             raise UserError(f"{option}: is also --set {min(twice)}; leave one out [SL-recommend-twice]")
@@ -95,6 +100,7 @@ def list_questions(wanted: Wanted, gpus: int, gpus_per_node: int, *, fewer: bool
     Raises:
         UserError: as `ask_of_model`.
     """
+    check_nodes(gpus, gpus_per_node)
     settings = [*wanted.settings, f"{BATCH}={wanted.batch}"]
 
     def ask(count: int) -> list[Question]:

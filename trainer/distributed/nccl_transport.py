@@ -26,6 +26,9 @@ OWN = "stratlab-nccl-"
 WANTED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,P2P,SHM,GRAPH"}
 FILE = "NCCL_DEBUG_FILE"
 
+LINE = 2000
+"""Letters of a line that are read; NCCL's are shorter."""
+
 NVLINK, PCIE, P2P, SHM, SOCKET = "NVLink", "PCIe", "P2P", "SHM", "Socket"
 IN_NODE = (NVLINK, PCIE, P2P, SHM)
 """From fast to slow. P2P: over NVLink or PCIe, the log does not tell."""
@@ -34,12 +37,12 @@ OVER_TCP = ("tcp", "sockets")
 """Providers of libfabric that are sockets."""
 
 _CHANNEL = re.compile(r" via ((?:P2P|SHM|NET|COLLNET)/.+?)\s*$", re.MULTILINE)
-_NETWORK = re.compile(r"(?:NET|COLLNET)/(?P<plugin>.+?)/(?P<device>\d+)(?:\(\d+\))?(?P<more>/.*)?$")
+_NETWORK = re.compile(r"(?:NET|COLLNET)/(?P<plugin>.+?)/(?P<device>\d{1,6})(?:\(\d+\))?(?P<more>/.*)?$")
 _VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)+)")
-_NODES = re.compile(r"\bnNodes (\d+)")
+_NODES = re.compile(r"\bnNodes (\d{1,6})")
 _RING = re.compile(r"Pattern (?:4|Ring), .*?\btype (\w+)/")
 _DEVICES = re.compile(r"NET/IB : Using (.*?);")
-_DEVICE = re.compile(r"\[(\d+)\]\S+?:\d+/(IB|RoCE)\b")
+_DEVICE = re.compile(r"\[(\d{1,6})\]\S+?:\d+/(IB|RoCE)\b")
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w-]+)")
 _OVER_NVLINK = {"NVL", "NVB", "C2C"}
 _OF_LIBFABRIC = ("Libfabric", "OFI")
@@ -114,12 +117,13 @@ def read_log(log: NcclLog, joined: Collection[str] = ()) -> Transport | None:
     if log.path is None:
         return None
     text = ""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # a name with a zero byte
         text = log.path.read_text(errors="replace")
     if log.is_own:
         with suppress(OSError):
             log.path.unlink()
-    return read_transport(text, joined)
+    whole = text[: text.rfind("\n") + 1]  # NCCL may be writing the last line
+    return read_transport("".join(line[:LINE] + "\n" for line in whole.splitlines()), joined)
 
 
 def read_transport(text: str, joined: Collection[str] = ()) -> Transport | None:

@@ -170,6 +170,9 @@ def test_a_run_of_several_gpus_has_their_share_and_its_measured_waits(tmp_path):
     [
         ({"device_name": "cpu"}, "SL-expect-device"),
         ({"samples_per_s": None}, "SL-expect-numbers"),
+        ({"world_size": True}, "SL-expect-numbers"),
+        ({"samples_per_s": float("nan")}, "SL-expect-numbers"),
+        ({"flops_per_sample": "many"}, "SL-expect-damaged"),
         (None, "SL-expect-run"),
     ],
 )

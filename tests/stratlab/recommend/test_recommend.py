@@ -130,7 +130,11 @@ def test_a_model_of_a_folder_is_named_by_its_path(call, tmp_path):
         (("gpt2", "--gpu", "h100", "--allow", "luck"), "predict-allow"),
         (("gpt2", "--gpu", "h100", "--data", "./none"), "run-no-data"),
         (("gpt2", "--gpu", "h100", "--set", "lrr=1"), "set-unknown"),
-        (("gpt2", "--gpu", "h100", "--out", "/none/values.yaml"), "recommend-not-written"),
+        (("gpt2", "--gpu", "h100", "--out", "/none/values.yaml"), "recommend-file"),
+        (("gpt2", "--gpu", "h100", "--out", "."), "recommend-file"),
+        (("gpt2", "--gpu", "h100", "--out", "x.yaml", "--sweep", "./x.yaml"), "recommend-one-file"),
+        (("gpt2", "--gpu", "h100", "--gpus", 12), "gpus-fill-nodes"),
+        (("gpt2", "--gpu", "h100", "--epochs", 3, "--set", "steps=10"), "recommend-twice"),
     ],
 )
 def test_wrong_input_is_refused(stratlab, arguments, code):

@@ -5,11 +5,13 @@ import json
 import mmap
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
 from trainer.distributed.nccl_transport import (
+    NcclLog,
     Present,
     RdmaPort,
     Transport,
@@ -83,9 +85,27 @@ def test_a_log_of_our_own_is_read_once_and_is_no_choice_of_the_user(tmp_path, mo
     assert env["NCCL_DEBUG"] == "INFO" and env["NCCL_DEBUG_FILE"] == str(log.path)
     assert find_own_variables(env) == {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}
     assert read_environment(env) == {"NCCL_IB_HCA": "mlx5"}
-    log.path.write_text(LOGS["tcp"])
+    log.path.write_text(LOGS["tcp"] + "\n")
     assert read_log(log).between_nodes == "Socket"
     assert not log.path.exists() and read_log(log) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GD",  # NCCL is still writing
+        f"nNodes {'9' * 5000} via NET/IB/{'9' * 5000}",
+        "NET/IB : Using " * 50_000,
+        "via P2P/" + " " * 60_000 + "x",
+        "",
+    ],
+)
+def test_a_log_that_is_cut_or_odd_names_nothing_and_costs_little(tmp_path, text):
+    (tmp_path / "log").write_text(text)
+    began = time.process_time()
+    assert read_log(NcclLog(tmp_path / "log")) is None
+    assert time.process_time() - began < 1
+    assert read_log(NcclLog(Path("a\0b"))) is None
 
 
 @pytest.mark.parametrize("own", [{"NCCL_DEBUG": "INFO"}, {}])
@@ -93,7 +113,7 @@ def test_a_log_of_the_user_is_read_and_stays(tmp_path, own):
     env = {"NCCL_DEBUG_FILE": f"{tmp_path}/%h-%p.log", **own}
     kept = env["NCCL_DEBUG_FILE"]
     log = hide_log(env)
-    log.path.write_text(LOGS["efa"])
+    log.path.write_text(LOGS["efa"] + "\n")
     assert log.path.name == f"{socket.gethostname().partition('.')[0]}-{os.getpid()}.log"
     assert read_log(log).between_nodes == "EFA" and log.path.exists()
     assert env["NCCL_DEBUG_FILE"] == kept and not find_own_variables(env)

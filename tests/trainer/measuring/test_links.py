@@ -23,7 +23,7 @@ def observe(tmp_path, monkeypatch):
 
     def observe(log: str) -> tuple[dict | None, list[str]]:
         path = tmp_path / "nccl.log"
-        path.write_text(LOGS[log])
+        path.write_text(LOGS[log] + "\n")
         world = World(1, 0, 2, 1, "cuda", "cuda:0", "NVIDIA H200", "pod-1")
         return links.observe_transport(world, NcclLog(path, is_own=True), None)
 
