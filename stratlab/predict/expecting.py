@@ -150,11 +150,10 @@ def _read_asked(run: RunRecord, folder: Path, card: str) -> SpeedQuestion:
     summary, settings = run.summary, run.config.get("config", {})
     name, gpus = str(summary.get("model")), summary.get("world_size")
     text = summary.get("tokens_per_s") is not None
-    per_s = summary.get("tokens_per_s" if text else "samples_per_s")
-    flops = summary.get("flops_per_token" if text else "flops_per_sample")
-    if type(gpus) is not int or not 0 < gpus <= LARGEST_WORLD or not per_s or not flops:
-        raise UserError(f"{folder}/summary.json: no speed or no FLOPs of this run [SL-expect-numbers]")
-    if not (0 < per_s < math.inf and 1 <= flops < math.inf):
+    per_s: Any = summary.get("tokens_per_s" if text else "samples_per_s")
+    flops: Any = summary.get("flops_per_token" if text else "flops_per_sample")
+    known = [isinstance(one, int | float) and 0 < one < math.inf for one in (per_s, flops)]
+    if type(gpus) is not int or not 0 < gpus <= LARGEST_WORLD or not all(known) or flops < 1:
         raise UserError(f"{folder}/summary.json: no speed or no FLOPs of this run [SL-expect-numbers]")
     if text:
         shape = SHAPES.get(name)

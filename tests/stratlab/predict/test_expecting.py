@@ -172,7 +172,8 @@ def test_a_run_of_several_gpus_has_their_share_and_its_measured_waits(tmp_path):
         ({"samples_per_s": None}, "SL-expect-numbers"),
         ({"world_size": True}, "SL-expect-numbers"),
         ({"samples_per_s": float("nan")}, "SL-expect-numbers"),
-        ({"flops_per_sample": "many"}, "SL-expect-damaged"),
+        ({"flops_per_sample": "many"}, "SL-expect-numbers"),
+        ({"tokens_per_s": 5.0, "flops_per_token": 1e9, "seq_len": "x"}, "SL-expect-damaged"),
         (None, "SL-expect-run"),
     ],
 )
