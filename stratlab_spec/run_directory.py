@@ -209,10 +209,10 @@ def write_whole(path: Path, text: str) -> None:
 
     A link stays, and its target is replaced. A device or a pipe is written to.
     """
-    path = path.resolve()
     if path.exists() and not path.is_file() and not path.is_dir():
         path.write_text(text, encoding="utf-8")
         return
+    path = path.resolve()
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:

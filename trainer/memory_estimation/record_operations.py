@@ -52,7 +52,7 @@ from trainer.memory_estimation.record_families import (
     write_each,
 )
 from trainer.memory_estimation.rules import read_countable
-from trainer.memory_estimation.step_recording import SizeFit, UnequalSteps
+from trainer.memory_estimation.size_fit import SizeFit, UnequalSteps
 from trainer.memory_estimation.storages import replaced
 from trainer.models import chunked_cross_entropy
 

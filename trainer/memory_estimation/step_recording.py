@@ -12,10 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
-from itertools import combinations_with_replacement, product
-from math import prod
 from typing import Any
 
 import torch
@@ -24,7 +21,6 @@ from torch.distributed.tensor import DTensor, Shard
 
 from stratlab_spec.memory.recording import (
     BACKWARD,
-    BLOCK_BYTES,
     CACHED,
     COPY,
     GRADIENT,
@@ -37,6 +33,7 @@ from stratlab_spec.settings.config import Config
 from trainer.distributed.world import Precision
 from trainer.engines import torch_engine
 from trainer.memory_estimation import steps
+from trainer.memory_estimation.size_fit import SizeFit, UnequalSteps
 from trainer.memory_estimation.steps import build_empty_model, build_micro_batch, count_batches
 from trainer.memory_estimation.storages import HALF, StorageWatch, is_on_meta, replaced
 from trainer.memory_estimation.timeline import Label, Storage
@@ -333,81 +330,6 @@ def _build_model(gathered: bool, config: Config, pictures: Pictures) -> Learner:
         cast = Precision("bf16_native").cast_input
         model.register_forward_pre_hook(lambda _, given: (cast(given[0]), *given[1:]))
     return model
-
-
-class UnexplainedSize(ValueError):
-    """No product of symbols gives a size in every draw."""
-
-
-class SizeFit:
-    """Find the product of symbols that gives a size in every draw.
-
-    Args:
-        draws: the sizes of each.
-        alone: symbols of which a product has at most one (numbers of tokens).
-    """
-
-    MOST = 5
-
-    def __init__(self, draws: Sequence[Mapping[str, int]], alone: Sequence[str]) -> None:
-        self._draws = draws
-        self._known: dict[tuple[Fraction, ...], tuple[int, tuple[str, ...]]] = {}
-        self._answers: dict[tuple[int, ...], str] = {}
-        others = [name for name in draws[0] if name not in alone]
-        for symbols in self._products(others, alone):
-            values = [prod(draw[name] for name in symbols) for draw in draws]
-            if min(values) > 0:
-                self._known.setdefault(_ratios(values), (values[0], symbols))
-
-    def _products(self, others: Sequence[str], alone: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """Yield products, the shortest first, and those with a symbol of `alone` last: one chunk has all R T tokens."""
-        for length in range(self.MOST + 1):
-            for symbols in combinations_with_replacement(others, length):
-                if all(symbols.count(name) <= 2 for name in symbols):
-                    yield symbols
-        for length in range(3):
-            for name, symbols in product(alone, combinations_with_replacement(others, length)):
-                yield (name, *symbols)
-
-    def explain_bytes(self, values: Sequence[int]) -> str:
-        """Return the same for bytes; one block of the allocator if they never need more (8 bytes for two rows).
-
-        Raises:
-            UnexplainedSize: as `explain`.
-        """
-        try:
-            return self.explain(values)
-        except UnexplainedSize:
-            if max(values) > BLOCK_BYTES:
-                raise
-            return str(BLOCK_BYTES)
-
-    def explain(self, values: Sequence[int]) -> str:
-        """Return it as `recording.parse_size` reads it.
-
-        Raises:
-            UnexplainedSize: there is none.
-        """
-        asked = tuple(values)
-        if asked not in self._answers:
-            if not any(asked):
-                return "0"
-            found = self._known.get(_ratios(asked)) if all(asked) else None
-            if found is None:
-                raise UnexplainedSize(
-                    f"{list(asked)} bytes with sizes {[dict(draw) for draw in self._draws]}"
-                )
-            first, symbols = found
-            self._answers[asked] = " ".join((str(Fraction(asked[0], first)), *symbols))
-        return self._answers[asked]
-
-
-def _ratios(values: Sequence[int]) -> tuple[Fraction, ...]:
-    return tuple(Fraction(value, values[0]) for value in values)
-
-
-class UnequalSteps(ValueError):
-    """The draws did not allocate in the same order."""
 
 
 def build_recording(
