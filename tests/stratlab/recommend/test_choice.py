@@ -48,6 +48,7 @@ def test_the_cheapest_has_the_lowest_price_and_of_equal_ones_is_the_simplest(mak
     assert take([make("ddp", 100, gpus=4), make("fsdp", 150, gpus=8)], Aim.cheapest) == "ddp"
     assert take([make("ddp", 100, gpus=4), make("fsdp", 2 * NEAR, gpus=8)], Aim.cheapest) == "ddp"
     assert take([make("fsdp", 100, gpus=4), make("ddp", 199, gpus=8)], Aim.cheapest) == "ddp"
+    assert take([make("fsdp", 100, gpus=4), make("ddp", 194, gpus=8)], Aim.cheapest) == "fsdp"
 
 
 def test_a_wide_band_counts_with_its_middle_and_is_settled_by_a_run(make):
